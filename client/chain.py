@@ -1,0 +1,69 @@
+"""Ledger entries: each carries the hash of the one before and the silo's signature, so that a change shows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from dpdd.common.errors import LedgerError
+
+EntryKind = Literal["open", "budget", "reserve", "commit", "approve", "deny", "clock"]
+GENESIS = "0" * 64
+_PREFIX = b"dpdd ledger v1\0"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of the ledger. `hash` covers everything else, the previous entry's hash included."""
+
+    seq: int
+    time: str
+    kind: EntryKind
+    request_id: str
+    body: dict[str, Any]
+    previous: str
+    hash: str
+    signature: bytes
+
+
+def next_entry(
+    last: Entry | None, time: str, kind: EntryKind, request_id: str, body: dict[str, Any], key: Ed25519PrivateKey
+) -> Entry:
+    """The entry that follows `last`."""
+    seq, previous = (last.seq + 1, last.hash) if last else (1, GENESIS)
+    digest = _digest(seq, time, kind, request_id, body, previous)
+    return Entry(seq, time, kind, request_id, body, previous, digest, key.sign(_PREFIX + bytes.fromhex(digest)))
+
+
+def verify(entries: list[Entry], key: Ed25519PublicKey) -> None:
+    """LedgerError at the first entry that is missing, altered or not signed by this silo."""
+    previous, seq = GENESIS, 1
+    for entry in entries:
+        where = f"ledger entry {seq}"
+        if entry.seq != seq:
+            raise LedgerError(f"{where} is missing (the next one found is {entry.seq}): the ledger was tampered with")
+        digest = _digest(entry.seq, entry.time, entry.kind, entry.request_id, entry.body, entry.previous)
+        if entry.previous != previous or entry.hash != digest:
+            raise LedgerError(f"{where} does not match its hash: the ledger was tampered with")
+        try:
+            key.verify(entry.signature, _PREFIX + bytes.fromhex(digest))
+        except InvalidSignature:
+            raise LedgerError(f"{where} is not signed by this silo's key: the ledger was tampered with") from None
+        previous, seq = entry.hash, seq + 1
+
+
+def canonical(value: dict[str, Any]) -> str:
+    """JSON with sorted keys; floats as Python prints them, which is exact."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def _digest(seq: int, time: str, kind: str, request_id: str, body: dict[str, Any], previous: str) -> str:
+    text = canonical(
+        {"seq": seq, "time": time, "kind": kind, "request_id": request_id, "body": body, "previous": previous}
+    )
+    return hashlib.sha256(_PREFIX + text.encode()).hexdigest()

@@ -1,0 +1,81 @@
+"""`silo.toml`: what data a silo has, what it will spend on it, and what it lets others ask."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+
+from dpdd.client.records.spec import DataSpec
+from dpdd.common.config import Settings, load_toml
+from dpdd.common.errors import ConfigError, WireError
+from dpdd.common.methods import METHODS
+from dpdd.common.privacy.accounting import LARGEST_EPSILON
+from dpdd.common.privacy.filters import Budget, Composition
+from dpdd.common.wire.parsing import check_name
+
+Epsilon = Annotated[float, Field(gt=0.0, le=LARGEST_EPSILON, allow_inf_nan=False)]
+Delta = Annotated[float, Field(gt=0.0, le=0.01, allow_inf_nan=False)]
+
+
+class BudgetSettings(Settings):
+    """All that this silo will ever spend, over all runs and coordinators."""
+
+    epsilon: Epsilon
+    delta: Delta
+    composition: Composition = "auto"
+
+    def budget(self) -> Budget:
+        """The same for the ledger."""
+        return Budget(self.epsilon, self.delta, self.composition)
+
+
+class PolicySettings(Settings):
+    """What may be asked."""
+
+    methods: tuple[str, ...]
+    epsilon_per_request: Epsilon
+    delta_per_request: Delta = 1e-5
+    approval: Literal["ask", "auto"] = "ask"
+    public_counts: bool = False
+
+    @field_validator("methods")
+    @classmethod
+    def _known(cls, methods: tuple[str, ...]) -> tuple[str, ...]:
+        unknown = [name for name in methods if name not in METHODS]
+        if unknown:
+            raise ValueError(f"there is no method {unknown[0]!r}; known are {', '.join(sorted(METHODS))}")
+        return methods
+
+
+class SimulationSettings(Settings):
+    """Only for silos whose people do not exist. Every release then says that it protects nobody."""
+
+    noise_seed: int | None = None
+    allow_no_noise: bool = False
+
+
+class SiloSettings(Settings):
+    """The whole of `silo.toml`."""
+
+    name: str
+    data: DataSpec
+    budget: BudgetSettings
+    policy: PolicySettings
+    simulation: SimulationSettings | None = None
+
+    @field_validator("name")
+    @classmethod
+    def _is_name(cls, name: str) -> str:
+        try:
+            return check_name("silo name", name)
+        except WireError as error:
+            raise ValueError(str(error)) from None
+
+
+def load_settings(folder: Path) -> SiloSettings:
+    """The settings of the silo in `folder`."""
+    if not folder.is_dir():
+        raise ConfigError(f"{folder}: there is no such silo folder; `dpdd-client init {folder}` makes one")
+    return load_toml(folder / "silo.toml", SiloSettings)

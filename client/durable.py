@@ -1,0 +1,70 @@
+"""Files that are there whole or not at all, and a lock that only one process holds."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from dpdd.common.errors import LedgerError
+
+
+def write_new(path: Path, data: bytes, mode: int = 0o644) -> bool:
+    """Put `data` at `path`, durably and in one step. False, and nothing done, when the file exists already."""
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
+    try:
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(partial, path)  # unlike rename, this never replaces a file
+        except FileExistsError:
+            return False
+    finally:
+        with suppress(OSError):
+            partial.unlink()
+    sync_folder(path.parent)
+    return True
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the folder's entries durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def exclusive(path: Path, patience: float, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Hold the lock file at `path`; LedgerError when another process keeps it for `patience` seconds."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise LedgerError(f"{path}: the silo's lock cannot be opened ({error.strerror})") from None
+    try:
+        deadline = time.monotonic() + patience
+        told = False
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise LedgerError(
+                        f"{path}: another dpdd process is making a release for this silo; waited {patience:g} s"
+                    ) from None
+                if not told:
+                    waiting()
+                    told = True
+                time.sleep(0.02)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,319 @@
+"""The silo's budget, kept in SQLite with full durability.
+
+`reserve` before records are read, `commit` when the signed release lies in the outbox. Both happen in one transaction
+each, under a write lock, so two processes cannot both take what is left; both are idempotent per request id, so a
+restart spends nothing twice. A reservation counts as spent from the moment it is made.
+
+Composition is a privacy filter (`dpdd.common.privacy.filters`): requests are chosen by somebody who has seen the
+earlier answers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from dpdd.client import chain
+from dpdd.client.chain import Entry, EntryKind
+from dpdd.common.errors import BudgetError, LedgerError
+from dpdd.common.privacy import events
+from dpdd.common.privacy.accounting import Guarantee
+from dpdd.common.privacy.filters import Budget, Spending, Verdict, remaining, spent_epsilon, verdict
+
+CLOCK_TOLERANCE = timedelta(seconds=60)
+
+_SCHEMA = """
+CREATE TABLE entries (
+    seq INTEGER PRIMARY KEY, time TEXT NOT NULL, kind TEXT NOT NULL, request_id TEXT NOT NULL,
+    body TEXT NOT NULL, previous TEXT NOT NULL, hash TEXT NOT NULL UNIQUE, signature BLOB NOT NULL
+) STRICT;
+CREATE UNIQUE INDEX one_of_each ON entries (request_id, kind) WHERE kind IN ('reserve', 'commit');
+CREATE TRIGGER append_only BEFORE UPDATE ON entries BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END;
+CREATE TRIGGER keep_all BEFORE DELETE ON entries BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END;
+"""
+
+
+class OverBudget(BudgetError):
+    """A request that does not fit, with the figures."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        self.verdict = verdict
+        because = f": {verdict.why}" if verdict.why else ""
+        super().__init__(
+            f"over budget{because}: requested ε = {verdict.requested:.4g}, remaining ε = {verdict.remaining:.4g}, "
+            f"difference {max(verdict.difference, 0.0):.4g}"
+        )
+
+
+@dataclass(frozen=True)
+class BudgetStatus:
+    """What the operator wants to know at a glance."""
+
+    silo: str
+    budget: Budget
+    spent: float
+    remaining: float
+    reserved: int
+    committed: int
+    head: str
+
+
+class Ledger:
+    """One silo's ledger. Every opening verifies the whole chain."""
+
+    def __init__(
+        self,
+        path: Path,
+        silo: str,
+        budget: Budget,
+        key: Ed25519PrivateKey,
+        *,
+        patience: float = 30.0,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._path, self._silo, self._budget, self._key, self._clock = path, silo, budget, key, clock
+        with self._errors():
+            self._db = sqlite3.connect(path, timeout=patience, isolation_level=None, check_same_thread=False)
+            try:
+                self._db.execute("PRAGMA journal_mode = DELETE")
+                self._db.execute("PRAGMA synchronous = EXTRA")
+                self._check()
+            except BaseException:
+                self._db.close()
+                raise
+
+    @classmethod
+    def create(cls, path: Path, silo: str, budget: Budget, key: Ed25519PrivateKey) -> None:
+        """Start a ledger; the file must not exist."""
+        if path.exists():
+            raise LedgerError(f"{path}: there is a ledger already; a budget is never started over")
+        first = chain.next_entry(None, _stamp(datetime.now(UTC)), "open", "", _budget_body(silo, budget), key)
+        try:
+            with sqlite3.connect(path, isolation_level=None) as db:
+                db.execute("PRAGMA synchronous = EXTRA")
+                db.executescript("BEGIN IMMEDIATE;" + _SCHEMA)
+                _insert(db, first)
+                db.execute("COMMIT")
+            db.close()
+        except sqlite3.Error as error:
+            raise LedgerError(f"{path}: the ledger cannot be made ({error})") from None
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._db.close()
+
+    def entries(self) -> list[Entry]:
+        """All entries, verified."""
+        with self._errors():
+            rows = self._db.execute("SELECT * FROM entries ORDER BY seq").fetchall()
+        try:
+            entries = [Entry(r[0], r[1], r[2], r[3], json.loads(r[4]), r[5], r[6], r[7]) for r in rows]
+        except (ValueError, TypeError):
+            raise LedgerError(f"{self._path}: an entry is not readable: the ledger was tampered with") from None
+        if not entries or entries[0].kind != "open":
+            raise LedgerError(f"{self._path}: the ledger's first entry is missing: it was tampered with")
+        chain.verify(entries, self._key.public_key())
+        return entries
+
+    def reserve(
+        self,
+        request_id: str,
+        method: str,
+        spending: Spending,
+        guarantee: Guarantee,
+        details: dict[str, Any],
+        *,
+        unprotected_allowed: bool = False,
+    ) -> Entry:
+        """Set budget aside for a request, durably; OverBudget when it does not fit. Reserving again changes nothing.
+
+        `unprotected_allowed` is for simulated people: a release without noise then passes, and nothing fits after it.
+        """
+        with self._writing() as entries:
+            known = _find(entries, "reserve", request_id)
+            if known is not None:
+                return known
+            decision = verdict(self._budget, _spendings(entries), spending)
+            if not decision.fits and not (unprotected_allowed and math.isinf(guarantee.epsilon)):
+                raise OverBudget(decision)
+            body = {
+                "method": method,
+                "event": events.to_json(spending.event),
+                "distance": spending.distance,
+                "epsilon": guarantee.epsilon,
+                "delta": guarantee.delta,
+                "accountant": guarantee.accountant,
+                "filter": decision.mode,
+                **details,
+            }
+            return self._append(entries, "reserve", request_id, body)
+
+    def commit(self, request_id: str, release_sha256: str) -> Entry:
+        """Note which release answered a reserved request; a second, different one is an error."""
+        with self._writing() as entries:
+            if _find(entries, "reserve", request_id) is None:
+                raise LedgerError(f"request {request_id[:12]} was never reserved; its release must not leave")
+            known = _find(entries, "commit", request_id)
+            if known is None:
+                return self._append(entries, "commit", request_id, {"release_sha256": release_sha256})
+            if known.body["release_sha256"] != release_sha256:
+                raise LedgerError(f"request {request_id[:12]} was answered by another release already")
+            return known
+
+    def note(self, kind: EntryKind, request_id: str = "", body: dict[str, Any] | None = None) -> Entry:
+        """Append an operator's decision: an approval, a denial, a new budget, an accepted clock."""
+        with self._writing(check_clock=kind != "clock") as entries:
+            return self._append(entries, kind, request_id, body or {})
+
+    def accept_budget(self, budget: Budget) -> None:
+        """Record that the operator changed the budget in `silo.toml`."""
+        self._budget = budget
+        self.note("budget", body=_budget_body(self._silo, budget))
+
+    def recorded_budget(self, entries: list[Entry] | None = None) -> Budget:
+        """The budget that the ledger was opened with, or that was accepted since."""
+        for entry in reversed(entries if entries is not None else self.entries()):
+            if entry.kind in ("open", "budget"):
+                return Budget(entry.body["epsilon"], entry.body["delta"], entry.body["composition"])
+        raise LedgerError(f"{self._path}: the ledger states no budget: it was tampered with")
+
+    def judge(self, request_id: str, spending: Spending) -> Verdict | None:
+        """What `reserve` would say, without reserving; None when the request is reserved already."""
+        entries = self.entries()
+        if _find(entries, "reserve", request_id) is not None:
+            return None
+        return verdict(self._budget, _spendings(entries), spending)
+
+    def committed(self, request_id: str) -> str | None:
+        """SHA-256 of the release that answered the request, if one did."""
+        entry = _find(self.entries(), "commit", request_id)
+        return None if entry is None else str(entry.body["release_sha256"])
+
+    def reservation(self, request_id: str) -> Entry | None:
+        """The entry that set budget aside for the request, if any."""
+        return _find(self.entries(), "reserve", request_id)
+
+    def decision(self, request_id: str) -> Entry | None:
+        """The operator's last word on a request, if any."""
+        said = [e for e in self.entries() if e.request_id == request_id and e.kind in ("approve", "deny")]
+        return said[-1] if said else None
+
+    def status(self) -> BudgetStatus:
+        """Spent and remaining, as of now."""
+        entries = self.entries()
+        spent = _spendings(entries)
+        return BudgetStatus(
+            silo=self._silo,
+            budget=self._budget,
+            spent=spent_epsilon(self._budget, spent),
+            remaining=remaining(self._budget, spent),
+            reserved=sum(entry.kind == "reserve" for entry in entries),
+            committed=sum(entry.kind == "commit" for entry in entries),
+            head=entries[-1].hash,
+        )
+
+    def _check(self) -> None:
+        entries = self.entries()
+        if entries[0].body["silo"] != self._silo:
+            raise LedgerError(
+                f"{self._path}: this ledger belongs to silo {entries[0].body['silo']!r}, but silo.toml says {self._silo!r}"
+            )
+
+    def check_budget(self) -> None:
+        """LedgerError when `silo.toml` and the ledger disagree about the budget."""
+        recorded = self.recorded_budget()
+        if recorded != self._budget:
+            raise LedgerError(
+                f"silo.toml has a budget of ({self._budget.epsilon:g}, {self._budget.delta:g}, "
+                f"{self._budget.composition}), the ledger one of ({recorded.epsilon:g}, {recorded.delta:g}, "
+                f"{recorded.composition}); `dpdd-client budget --accept-change` records the new one"
+            )
+
+    def _append(self, entries: list[Entry], kind: EntryKind, request_id: str, body: dict[str, Any]) -> Entry:
+        entry = chain.next_entry(entries[-1], _stamp(self._clock()), kind, request_id, body, self._key)
+        _insert(self._db, entry)
+        return entry
+
+    @contextmanager
+    def _writing(self, check_clock: bool = True) -> Iterator[list[Entry]]:
+        """One durable transaction that starts with the write lock, so that what was read still holds at its end."""
+        with self._errors():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                entries = self.entries()
+                if check_clock:
+                    self._check_clock(entries)
+                yield entries
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+    def _check_clock(self, entries: list[Entry]) -> None:
+        now, last = self._clock(), datetime.fromisoformat(entries[-1].time)
+        if now < last - CLOCK_TOLERANCE:
+            raise LedgerError(
+                f"the clock reads {_stamp(now)}, but the ledger's last entry is from {_stamp(last)}; set the clock "
+                f"right, or record that it was wrong with `dpdd-client log --accept-clock`"
+            )
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise LedgerError(f"{self._path}: {_explain(error)}; nothing was released") from None
+
+
+def _explain(error: sqlite3.Error) -> str:
+    text = str(error)
+    if "locked" in text:
+        return "another process is writing the ledger and did not finish in time"
+    if "full" in text:
+        return "the disk is full, so the ledger cannot be written"
+    if "readonly" in text or "read-only" in text:
+        return "the ledger is read-only for this user"
+    if "unable to open" in text:
+        return "the ledger cannot be opened (does the folder exist, and may this user write it?)"
+    if "malformed" in text or "not a database" in text or "no such table" in text:
+        return f"this is not a whole ledger any more ({text})"
+    return f"the ledger failed ({text})"
+
+
+def _insert(db: sqlite3.Connection, entry: Entry) -> None:
+    row = (entry.seq, entry.time, entry.kind, entry.request_id, chain.canonical(entry.body))
+    db.execute(
+        "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, entry.previous, entry.hash, entry.signature)
+    )
+
+
+def _find(entries: list[Entry], kind: EntryKind, request_id: str) -> Entry | None:
+    return next((e for e in entries if e.kind == kind and e.request_id == request_id), None)
+
+
+def _spendings(entries: list[Entry]) -> list[Spending]:
+    return [Spending(events.from_json(e.body["event"]), e.body["distance"]) for e in entries if e.kind == "reserve"]
+
+
+def _budget_body(silo: str, budget: Budget) -> dict[str, Any]:
+    return {
+        "silo": silo,
+        "epsilon": budget.epsilon,
+        "delta": budget.delta,
+        "composition": budget.composition,
+        "neighbours": events.NEIGHBOURS,
+    }
+
+
+def _stamp(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,48 @@
+"""What this silo lets others ask, decided from the request and `silo.toml` alone: no record is read for it."""
+
+from __future__ import annotations
+
+from dpdd.client.config import SiloSettings
+from dpdd.common.methods import METHODS
+from dpdd.common.wire.answer import Reason
+from dpdd.common.wire.request import ReleaseRequest
+
+
+class Refused(Exception):
+    """The policy says no; becomes a typed refusal."""
+
+    def __init__(self, reason: Reason, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+def check(request: ReleaseRequest, settings: SiloSettings) -> None:
+    """Refused unless the policy allows `request`."""
+    policy = settings.policy
+    method = METHODS.get(request.method)
+    if method is None:
+        raise Refused(Reason.UNKNOWN_METHOD, f"this silo's software has no method {request.method}")
+    if request.method not in policy.methods:
+        allowed = ", ".join(policy.methods) or "none"
+        raise Refused(Reason.NOT_ALLOWED, f"the policy does not allow {request.method} (allowed: {allowed})")
+    if request.kind not in method.kinds:
+        raise Refused(Reason.NOT_ALLOWED, f"{request.method} cannot release a {request.kind.words}")
+    unprotected = request.epsilon == float("inf")
+    if unprotected and not (settings.simulation and settings.simulation.allow_no_noise):
+        raise Refused(Reason.NOT_ALLOWED, "the request asks for no protection at all")
+    if not unprotected and request.epsilon > policy.epsilon_per_request:
+        raise Refused(
+            Reason.NOT_ALLOWED,
+            f"the request asks for ε = {request.epsilon:g}, the policy allows {policy.epsilon_per_request:g} per request",
+        )
+    if request.delta > policy.delta_per_request:
+        raise Refused(
+            Reason.NOT_ALLOWED,
+            f"the request asks for δ = {request.delta:g}, the policy allows {policy.delta_per_request:g} per request",
+        )
+    if request.classes != settings.data.classes:
+        raise Refused(Reason.NOT_ALLOWED, "the request's class list is not this silo's declared one")
+    if request.shape != settings.data.shape:
+        raise Refused(
+            Reason.NOT_ALLOWED, f"the request is for records of shape {request.shape}, this silo declares {settings.data.shape}"
+        )

@@ -1,0 +1,49 @@
+"""A silo's private records: declared by a `DataSpec`, read by `load`, held as `Records`, shown by `describe`.
+
+One small module reads each format; a new one is added by writing its ``load(spec, base)`` and naming it in
+`LOADERS`. Errors name the file and the record, and never repeat what a record holds.
+
+>>> import tempfile
+>>> import numpy as np
+>>> base = Path(tempfile.mkdtemp())
+>>> np.savez(base / "scans.npz", images=np.zeros((4, 8, 8), dtype=np.uint8), labels=np.array([0, 1, 1, 1]))
+>>> spec = DataSpec(format="npz", path="scans.npz", classes=("benign", "malignant"), shape=(1, 8, 8))
+>>> load(spec, base)
+Records(private)
+>>> describe(load(spec, base), spec).per_class
+{'benign': 1, 'malignant': 3}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from dpdd.client.records import csv_table, idx, image_folder, npz, parquet_table
+from dpdd.client.records.description import Description, describe
+from dpdd.client.records.records import Records
+from dpdd.client.records.spec import DataSpec, Format
+from dpdd.common.errors import DataError
+from dpdd.common.files import shown
+
+__all__ = ["LOADERS", "DataSpec", "Description", "Records", "describe", "load"]
+
+LOADERS: dict[Format, Callable[[DataSpec, Path], Records]] = {
+    "csv": csv_table.load,
+    "idx": idx.load,
+    "image-folder": image_folder.load,
+    "npz": npz.load,
+    "parquet": parquet_table.load,
+}
+
+
+def load(spec: DataSpec, base: Path) -> Records:
+    """Return the records that `spec` declares; its paths are relative to the folder `base`.
+
+    A class without a record is fine, a source without any record is a `DataError`, as is everything
+    malformed.
+    """
+    records = LOADERS[spec.format](spec, base)
+    if not len(records):
+        raise DataError(f"{shown(base / spec.path)} holds no record; a silo needs at least one")
+    return records

@@ -1,0 +1,59 @@
+"""Which columns of a CSV or Parquet file are the label, the image, or the numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpdd.client.records.spec import DataSpec
+from dpdd.common.errors import DataError
+from dpdd.common.files import shown
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Positions of the columns to read: the label, and either one image or all the numbers."""
+
+    label: int
+    image: int | None
+    numbers: tuple[int, ...]
+
+
+def choose(names: Sequence[str], spec: DataSpec, path: Path) -> Columns:
+    """Return the columns that `spec` declares, given the names of those there are."""
+    twice = (
+        next((name for name in names if names.count(name) > 1), None)
+        if len(set(names)) < len(names)
+        else None
+    )
+    if twice is not None:
+        raise DataError(
+            f"{shown(path)} has the column {quoted(twice)} more than once; give every column its own name"
+        )
+    label = _find(names, spec.label_column, "label_column", path)
+    if spec.image_column is not None:
+        return Columns(label, _find(names, spec.image_column, "image_column", path), ())
+    rest = tuple(position for position in range(len(names)) if position != label)
+    wanted = math.prod(spec.shape)
+    if len(rest) != wanted:
+        meaning = "features" if spec.is_table else f"pixels ({' x '.join(map(str, spec.shape))})"
+        raise DataError(
+            f"{shown(path)} has {len(rest)} columns beside {quoted(spec.label_column)}, "
+            f"but shape declares {wanted} {meaning}"
+        )
+    return Columns(label, None, rest)
+
+
+def quoted(name: str) -> str:
+    """Return a column's name fit for a message."""
+    return repr(shown(name, 40))
+
+
+def _find(names: Sequence[str], name: str, setting: str, path: Path) -> int:
+    if name in names:
+        return list(names).index(name)
+    few = ", ".join(quoted(other) for other in names[:8]) or "none"
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    raise DataError(f"{shown(path)} has no column {quoted(name)} ({setting}); its columns are: {few}{more}")

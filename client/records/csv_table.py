@@ -1,0 +1,160 @@
+"""A comma-separated UTF-8 file with a header line; rows are counted from 1 below it.
+
+Columns beside the label are numbers (pixels in the order channel, row, column; or the features of a table),
+or `image_column` names image files in or below the folder of the CSV. pyarrow reads the numbers block by
+block; only when it refuses is the file read again, slowly, to find the row and column to name.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path, PurePath, PureWindowsPath
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as arrow_csv
+
+from dpdd.client.records import labels, numbers, pictures
+from dpdd.client.records.columns import Columns, choose, quoted
+from dpdd.client.records.records import Records
+from dpdd.client.records.spec import DataSpec
+from dpdd.common.errors import DataError
+from dpdd.common.files import reading, require_file, shown
+
+_WHAT = "a CSV file in UTF-8"
+_MAX_HEADER = 1 << 24
+_BLOCK = 1 << 22
+_LONGEST_CELL = 64
+
+
+def load(spec: DataSpec, base: Path) -> Records:
+    """Return the records in the CSV file `spec.path`."""
+    path = base / spec.path
+    require_file(path, _WHAT)
+    names = _header(path)
+    columns = choose(names, spec, path)
+    features, positions, row = [], [], 1
+    for batch in _batches(path, names, columns):
+        positions.append(labels.encode(batch.column(0).to_pylist(), spec.classes, path, row))
+        if columns.image is not None:
+            features.append(_images(batch.column(1).to_pylist(), spec, path, row))
+        else:
+            cells = np.stack([column.to_numpy() for column in batch.columns[1:]], axis=1)
+            features.append(numbers.to_features(cells, spec, path, row))
+        row += batch.num_rows
+    return Records(numbers.join(features, spec), np.concatenate([np.zeros(0, dtype=np.int64), *positions]))
+
+
+def _header(path: Path) -> list[str]:
+    with reading(path, _WHAT), path.open("rb") as file:
+        line = file.readline(_MAX_HEADER)
+        if line.startswith(b"\x1f\x8b"):
+            raise DataError(f"{shown(path)} is gzipped; unpack it first")
+        if len(line) == _MAX_HEADER:
+            raise DataError(
+                f"{shown(path)} has no line end in its first {_MAX_HEADER} bytes; it is not a CSV file"
+            )
+        text = line.decode("utf-8-sig").rstrip("\r\n")
+        if "\r" in text:
+            raise DataError(
+                f"{shown(path)} has lines that end in a carriage return alone; write it with usual ones"
+            )
+        names = next(csv.reader([text], strict=True), [])
+    if not names:
+        raise DataError(
+            f"{shown(path)} does not begin with a header line; its first line must name the columns"
+        )
+    return names
+
+
+def _batches(path: Path, names: list[str], columns: Columns) -> Iterator[pa.RecordBatch]:
+    keys = [str(position) for position in range(len(names))]
+    text = [keys[columns.label]] + ([] if columns.image is None else [keys[columns.image]])
+    good = 0
+    wanted = text + [keys[position] for position in columns.numbers]
+    try:
+        with arrow_csv.open_csv(
+            str(path),
+            read_options=arrow_csv.ReadOptions(
+                column_names=keys, skip_rows=1, block_size=max(_BLOCK, _LONGEST_CELL * len(names))
+            ),
+            parse_options=arrow_csv.ParseOptions(newlines_in_values=columns.image is not None),
+            convert_options=arrow_csv.ConvertOptions(
+                include_columns=wanted,
+                column_types={key: pa.string() if key in text else pa.float64() for key in wanted},
+                null_values=[],
+                strings_can_be_null=False,
+            ),
+        ) as reader:
+            for batch in reader:
+                yield batch
+                good += batch.num_rows
+    except pa.ArrowInvalid as error:
+        if "Empty CSV file" in str(error):
+            return
+        raise _diagnosis(path, names, columns, good) from error
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise _diagnosis(path, names, columns, good) from error
+
+
+def _diagnosis(path: Path, names: list[str], columns: Columns, good: int) -> DataError:
+    """Find what pyarrow stumbled over after `good` rows; its messages lack the row and repeat the cell."""
+    row = 0
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = csv.reader(file, strict=True)
+            next(rows, None)
+            for cells in rows:
+                if not cells:
+                    continue
+                row += 1
+                if len(cells) != len(names):
+                    return DataError(
+                        f"{shown(path)}: row {row} has {len(cells)} cells, but the header has {len(names)}"
+                    )
+                if row > good and not _are_numbers([cells[position] for position in columns.numbers]):
+                    wrong = next(
+                        (at for at in columns.numbers if not _are_numbers([cells[at]])), columns.numbers[0]
+                    )
+                    state = (
+                        "is not a number"
+                        if cells[wrong].strip()
+                        else "is empty (write nan for a missing value)"
+                    )
+                    return DataError(f"{shown(path)}: row {row}, column {quoted(names[wrong])} {state}")
+    except (csv.Error, UnicodeDecodeError) as error:
+        kind = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else "not well-formed CSV"
+        return DataError(
+            f"{shown(path)} is {kind} at or after row {row + 1}; export it as comma-separated UTF-8"
+        )
+    return DataError(
+        f"{shown(path)} is not well-formed CSV; export it as comma-separated UTF-8 with one header line"
+    )
+
+
+def _are_numbers(cells: list[str]) -> bool:
+    try:
+        pa.array([cell.strip(" \t") for cell in cells], pa.string()).cast(pa.float64())
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _images(
+    names: list[str], spec: DataSpec, path: Path, first: int
+) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    features = np.empty((len(names), *spec.shape), dtype=np.uint8)
+    for offset, name in enumerate(names):
+        where = f"{path}: row {first + offset}"
+        inside = PurePath(name)
+        if not name or inside.is_absolute() or PureWindowsPath(name).is_absolute() or ".." in inside.parts:
+            raise DataError(f"{shown(where)} must name an image file in or below {shown(path.parent)}")
+        if "\0" in name or not (path.parent / inside).is_file():
+            raise DataError(
+                f"{shown(where)} names an image file that is not there, {shown(path.parent / inside)}"
+            )
+        features[offset] = pictures.decode(
+            path.parent / inside, spec.shape, f"{where}: {path.parent / inside}"
+        )
+    return features

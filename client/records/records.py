@@ -1,0 +1,97 @@
+"""Private records in memory.
+
+`Records` says nothing about itself when printed and refuses to be pickled, so that neither a log line, a
+traceback with local variables, nor a worker process carries private data away by accident.
+
+>>> records = Records(np.zeros((3, 1, 2, 2), dtype=np.uint8), np.array([0, 1, 1]))
+>>> records
+Records(private)
+>>> [batch.shape for batch, _ in records.batches(2)]
+[(2, 1, 2, 2), (1, 1, 2, 2)]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NoReturn, SupportsIndex
+
+import numpy as np
+import numpy.typing as npt
+
+from dpdd.common.errors import DataError
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Records:
+    """Features and labels of a silo's records, one row each.
+
+    `features` is uint8 N, C, H, W; or float32 N, C, H, W in [0, 1]; or float32 N, d for a table. `labels` is
+    int64 N. Values that are not finite are allowed: a mechanism gives such a record no contribution. The
+    arrays are read-only.
+    """
+
+    features: npt.NDArray[Any]
+    labels: npt.NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        form = (str(self.features.dtype), self.features.ndim)
+        if form not in (("uint8", 4), ("float32", 4), ("float32", 2)):
+            raise DataError(
+                "features must be uint8 or float32 N, C, H, W, or float32 N, d, "
+                f"not {form[0]} with {form[1]} dimensions"
+            )
+        if self.labels.dtype != np.int64 or self.labels.ndim != 1:
+            raise DataError(
+                f"labels must be int64 N, not {self.labels.dtype} with {self.labels.ndim} dimensions"
+            )
+        if len(self.features) != len(self.labels):
+            raise DataError("features and labels must be equally many")
+        for name in ("features", "labels"):
+            array = getattr(self, name).view()
+            array.setflags(write=False)
+            object.__setattr__(self, name, array)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __repr__(self) -> str:
+        return "Records(private)"
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError(
+            "private records are not pickled or copied to another process; load them where they are used"
+        )
+
+    @property
+    def is_table(self) -> bool:
+        """Whether the records are rows of features, not images."""
+        return self.features.ndim == 2
+
+    def batches(self, size: int) -> Iterator[tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]]:
+        """Yield the records in order, `size` at a time (the last may be fewer), as float32; images in [0, 1].
+
+        The arrays are fresh copies that the caller may change.
+        """
+        if size < 1:
+            raise ValueError(f"a batch has at least 1 record, not {size}")
+        for start in range(0, len(self), size):
+            part = slice(start, start + size)
+            yield as_float(self.features[part]), self.labels[part].copy()
+
+    def take(self, chosen: npt.ArrayLike) -> Records:
+        """Return the records at the given positions, or those for which a boolean mask is true."""
+        index = np.asarray(chosen)
+        if index.size == 0 and index.dtype != bool:
+            index = index.astype(np.int64)
+        if index.ndim != 1 or (index.dtype != bool and index.dtype.kind not in "iu"):
+            raise ValueError("take needs a list of positions or a boolean mask")
+        return Records(self.features[index], self.labels[index])
+
+
+def as_float(features: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    """Return a float32 copy; 8-bit pixels are mapped onto [0, 1]."""
+    values = features.astype(np.float32)
+    if features.dtype == np.uint8:
+        values /= np.float32(255)
+    return values

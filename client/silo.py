@@ -1,0 +1,222 @@
+"""A silo answers requests: policy, ledger, mechanism, outbox, in that order and exactly once.
+
+=========== ============================================== ==========================================
+step        what is durable afterwards                     a crash right after it
+=========== ============================================== ==========================================
+reserve     the budget is set aside                        the next try finds the reservation
+run         nothing: records and clean sums are in memory  the next try runs again; nothing had left
+outbox      the signed release                             the next try commits and sends that very file
+commit      the release's hash                             the next try sends the same bytes
+=========== ============================================== ==========================================
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dpdd.client import policy
+from dpdd.client.config import SiloSettings, load_settings
+from dpdd.client.durable import exclusive, write_new
+from dpdd.client.keys import create_key, load_key, public_bytes
+from dpdd.client.ledger import Ledger, OverBudget
+from dpdd.client.mechanisms import Plan, Progress, mechanism
+from dpdd.client.outbox import Outbox
+from dpdd.client.policy import Refused
+from dpdd.client.records import load as load_records
+from dpdd.common.cli import software
+from dpdd.common.config import Settings, one_line
+from dpdd.common.errors import ConfigError, IntegrityError, LedgerError, WireError
+from dpdd.common.methods import method
+from dpdd.common.privacy.entropy import Entropy, SeededEntropy, SystemEntropy
+from dpdd.common.privacy.filters import Spending
+from dpdd.common.wire.answer import Answer, Reason, Refusal, Shortfall, SignedReleaseBytes
+from dpdd.common.wire.release import open_signed, release_of, sign
+from dpdd.common.wire.request import ReleaseRequest, decode_request
+
+LOCK_PATIENCE = 600.0
+
+
+def quiet(_what: str, _done: int, _of: int) -> None:
+    """Progress that nobody watches."""
+
+
+class Silo:
+    """The folder with `silo.toml`, and its `state/`: key, ledger, outbox."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.settings: SiloSettings = load_settings(folder)
+        self._key = load_key(self._state / "key.pem")
+        self.outbox = Outbox(self._state / "outbox")
+
+    @staticmethod
+    def initialise(folder: Path) -> Silo:
+        """Make key, ledger and outbox for the `silo.toml` in `folder`."""
+        settings = load_settings(folder)
+        state = folder / "state"
+        try:
+            (state / "outbox").mkdir(parents=True, exist_ok=True)
+            (state / "requests").mkdir(exist_ok=True)
+            os.chmod(state, 0o700)
+            if not (state / "key.pem").exists():
+                create_key(state / "key.pem")
+        except OSError as error:
+            raise ConfigError(f"{state}: cannot be made ({error.strerror})") from None
+        if not (state / "ledger.sqlite").exists():
+            Ledger.create(
+                state / "ledger.sqlite", settings.name, settings.budget.budget(), load_key(state / "key.pem")
+            )
+        return Silo(folder)
+
+    @property
+    def _state(self) -> Path:
+        return self.folder / "state"
+
+    @property
+    def public_key(self) -> bytes:
+        """What verifies this silo's releases."""
+        return public_bytes(self._key)
+
+    def ledger(self, **options: Any) -> Ledger:
+        """The ledger, opened and verified; the caller closes it."""
+        path = self._state / "ledger.sqlite"
+        if not path.exists():
+            raise LedgerError(f"{path}: there is no ledger; `dpdd-client init {self.folder}` makes one")
+        return Ledger(path, self.settings.name, self.settings.budget.budget(), self._key, **options)
+
+    def plan(self, request: ReleaseRequest) -> tuple[Settings, Plan]:
+        """What answering `request` would cost; Refused when the policy or the method's schema says no."""
+        policy.check(request, self.settings)
+        chosen = method(request.method)
+        try:
+            settings = chosen.settings(request.settings)
+            return settings, mechanism(chosen).plan(request, settings)
+        except (ConfigError, ValueError) as error:
+            raise Refused(Reason.MALFORMED, one_line(error)) from None
+
+    def answer(self, data: bytes, progress: Progress = quiet, waiting: Callable[[], None] = lambda: None) -> Answer:
+        """The release for a request, always the same bytes for the same request, or a refusal.
+
+        Raises a DpddError when the silo itself is in trouble (unreadable data, full disk): then nothing has left, and
+        the same request may be tried again at no further cost.
+        """
+        request_id = hashlib.sha256(data).hexdigest()
+        try:
+            request = decode_request(data)
+            ledger = self.ledger()
+            try:
+                known = self._replay(ledger, request_id)
+                if known is not None:
+                    return SignedReleaseBytes(known)
+                settings, plan = self.plan(request)
+                self._approved(ledger, request)
+                with exclusive(self._state / "lock", LOCK_PATIENCE, waiting):
+                    return SignedReleaseBytes(self._release(ledger, request, settings, plan, progress))
+            finally:
+                ledger.close()
+        except WireError as error:
+            return self._refuse(request_id, Reason.MALFORMED, str(error))
+        except Refused as error:
+            return self._refuse(request_id, error.reason, str(error))
+        except OverBudget as error:
+            shortfall = Shortfall(error.verdict.requested, error.verdict.remaining)
+            return self._refuse(request_id, Reason.OVER_BUDGET, str(error), shortfall)
+
+    def waiting(self) -> list[ReleaseRequest]:
+        """The requests that the operator has not decided on."""
+        ledger = self.ledger()
+        try:
+            found = [decode_request(path.read_bytes()) for path in sorted((self._state / "requests").glob("*.request"))]
+            return [request for request in found if ledger.decision(request.id) is None]
+        finally:
+            ledger.close()
+
+    def _refuse(self, request_id: str, reason: Reason, why: str, shortfall: Shortfall | None = None) -> Refusal:
+        return Refusal(request_id, self.settings.name, reason, one_line(why)[:1000], shortfall)
+
+    def _replay(self, ledger: Ledger, request_id: str) -> bytes | None:
+        """The finished release for this request, if there is one."""
+        committed = ledger.committed(request_id)
+        if committed is None:
+            return None
+        kept = self.outbox.get(request_id)
+        if kept is None:
+            raise LedgerError(
+                f"request {request_id[:12]} was answered, but its release is gone from the outbox; restore "
+                f"{request_id}.release from a backup: it is never made a second time"
+            )
+        if hashlib.sha256(kept).hexdigest() != committed:
+            raise IntegrityError(f"the outbox file of request {request_id[:12]} is not the release in the ledger")
+        return kept
+
+    def _approved(self, ledger: Ledger, request: ReleaseRequest) -> None:
+        if self.settings.policy.approval == "auto":
+            return
+        decision = ledger.decision(request.id)
+        if decision is None:
+            write_new(self._state / "requests" / f"{request.id}.request", request.encode())
+            raise Refused(Reason.AWAITING_APPROVAL, "the silo's operator has not decided on this request yet")
+        if decision.kind == "deny":
+            raise Refused(Reason.DENIED, f"the silo's operator denied this request: {decision.body['why']}")
+
+    def _release(
+        self, ledger: Ledger, request: ReleaseRequest, settings: Settings, plan: Plan, progress: Progress
+    ) -> bytes:
+        """Make, keep and commit the release; under the silo's lock."""
+        self.outbox.clean()
+        ledger.check_budget()
+        known = self._replay(ledger, request.id)
+        if known is not None:
+            return known
+        kept = self.outbox.get(request.id)
+        if kept is not None:  # a crash between outbox and commit: this very file answers the request
+            reservation = ledger.reservation(request.id)
+            release = open_signed(kept, self.public_key)
+            if reservation is None or (release.request_id, release.ledger_entry) != (request.id, reservation.hash):
+                raise IntegrityError(f"the outbox holds a release for {request.id[:12]} that the ledger never paid for")
+        else:
+            kept = self._make(ledger, request, settings, plan, progress)
+        progress("committing", 0, 1)
+        ledger.commit(request.id, hashlib.sha256(kept).hexdigest())
+        return kept
+
+    def _make(
+        self, ledger: Ledger, request: ReleaseRequest, settings: Settings, plan: Plan, progress: Progress
+    ) -> bytes:
+        progress("reserving", 0, 1)
+        reservation = ledger.reserve(
+            request.id,
+            request.method,
+            Spending(plan.event, plan.distance),
+            plan.guarantee,
+            {"run": request.run, "stage": request.stage, "coordinates": plan.coordinates},
+            unprotected_allowed=self.settings.simulation is not None and self.settings.simulation.allow_no_noise,
+        )
+        progress("reading", 0, 1)
+        records = load_records(self.settings.data, self.folder)
+        privatised = mechanism(method(request.method)).run(
+            records, request, settings, plan, self._entropy(request), progress
+        )
+        if privatised.event != plan.event or privatised.distance > plan.distance:
+            raise IntegrityError("the mechanism ran another event than the one it planned; nothing was released")
+        release = release_of(
+            privatised,
+            request,
+            silo=self.settings.name,
+            guarantee=plan.guarantee,
+            ledger_entry=reservation.hash,
+            software=software(),
+        )
+        progress("writing", 0, 1)
+        return self.outbox.put(request.id, sign(release, self._key))
+
+    def _entropy(self, request: ReleaseRequest) -> Entropy:
+        simulation = self.settings.simulation
+        if simulation is None or (simulation.noise_seed is None and not math.isinf(request.epsilon)):
+            return SystemEntropy()
+        return SeededEntropy(simulation.noise_seed or 0, f"{self.settings.name} {request.id}")

@@ -1,0 +1,137 @@
+"""What the three commands share: sub-commands, errors in one sentence, tables, JSON.
+
+A sub-command is a function that takes the parsed arguments and returns nothing; it registers itself through
+`Commands.add`. Anything slow to import (torch, flwr) is imported inside the function, so that `--help` stays quick.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, NoReturn
+
+from dpdd.common.errors import ConfigError, DpddError
+
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+
+def software() -> str:
+    """`dpdd` and its version."""
+    try:
+        return f"dpdd {version('dpdd')}"
+    except PackageNotFoundError:
+        return "dpdd (not installed)"
+
+
+class Commands:
+    """A program with sub-commands."""
+
+    def __init__(self, program: str, description: str) -> None:
+        self.parser = argparse.ArgumentParser(prog=program, description=description)
+        self.parser.add_argument("--version", action="version", version=software())
+        self._subparsers = self.parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    def add(
+        self, name: str, run: Callable[[argparse.Namespace], None], summary: str, details: str = ""
+    ) -> argparse.ArgumentParser:
+        """Register a sub-command; the returned parser takes its options."""
+        parser: argparse.ArgumentParser = self._subparsers.add_parser(
+            name,
+            help=summary,
+            description=f"{summary[0].upper()}{summary[1:]}. {details}".strip(),
+            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        )
+        parser.set_defaults(run=run)
+        parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+        return parser
+
+    def main(self, arguments: Sequence[str] | None = None) -> int:
+        """Run the sub-command that was asked for; the exit code."""
+        options = self.parser.parse_args(arguments)
+        return guarded(lambda: options.run(options), program=self.parser.prog, debug=options.debug)
+
+
+def guarded(work: Callable[[], None], *, program: str, debug: bool) -> int:
+    """Run `work`; errors become one sentence on stderr and an exit code."""
+    try:
+        work()
+        sys.stdout.flush()
+        return 0
+    except DpddError as error:
+        return _report(program, str(error), error.exit_code, debug)
+    except KeyboardInterrupt:
+        return _report(program, "interrupted", EXIT_INTERRUPTED, debug)
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough; keep Python from complaining at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (OSError, MemoryError) as error:
+        return _report(program, str(error) or type(error).__name__, 1, debug)
+    except Exception as error:
+        sentence = f"unexpected {type(error).__name__}: {error}; this is a bug in dpdd, run again with --debug for details"
+        return _report(program, sentence, 70, debug)
+
+
+def _report(program: str, sentence: str, code: int, debug: bool) -> int:
+    if debug:
+        traceback.print_exc()
+    print(f"{program}: error: {' '.join(sentence.split())}", file=sys.stderr)
+    return code
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as they need; figures to the right.
+
+    >>> print(table(["silo", "ε"], [["north", "1.0"], ["south", "0.25"]]))
+    silo      ε
+    -----  ----
+    north   1.0
+    south  0.25
+    """
+    cells = [list(header), *[list(row) for row in rows]]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
+    numeric = [
+        bool(rows) and all(_is_number(row[column]) for row in rows) for column in range(len(header))
+    ]
+
+    def line(row: Sequence[str]) -> str:
+        padded = [
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, numeric, strict=True)
+        ]
+        return "  ".join(padded).rstrip()
+
+    return "\n".join([line(header), "  ".join("-" * width for width in widths), *map(line, rows)])
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on stdout; infinities become null, since JSON has none."""
+    print(json.dumps(_plain(value), indent=2, ensure_ascii=False))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _is_number(text: str) -> bool:
+    return text.replace(".", "", 1).replace("-", "", 1).replace("e", "", 1).replace(",", "").rstrip("%").isdigit() or (
+        text in ("", "–", "∞")
+    )
+
+
+def fail(sentence: str) -> NoReturn:
+    """A ConfigError from inside an expression."""
+    raise ConfigError(sentence)

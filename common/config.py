@@ -1,0 +1,73 @@
+"""TOML files checked against a schema, with errors that name the file, the key and what is allowed there."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from dpdd.common.errors import ConfigError
+
+
+class Settings(BaseModel):
+    """Base of every schema: immutable, and a key that does not exist is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+
+
+S = TypeVar("S", bound=BaseModel)
+
+
+def load_toml(path: Path, schema: type[S]) -> S:
+    """The file at `path` as a `schema`, or a ConfigError of one sentence."""
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: there is no such file") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{path}: this is a folder; name the TOML file in it") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 text (byte {error.start})") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    try:
+        value = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
+        raise ConfigError(f"{path}: not valid TOML: {one_line(error)}") from None
+    return validate(value, schema, str(path))
+
+
+def validate(value: Any, schema: type[S], where: str) -> S:
+    """`value` as a `schema`; ConfigError names the first wrong key, and how many more there are."""
+    try:
+        return schema.model_validate(value)
+    except ValidationError as error:
+        raise ConfigError(f"{where}: {explain(error)}") from None
+    except RecursionError:
+        raise ConfigError(f"{where}: nested too deeply") from None
+
+
+def explain(error: ValidationError) -> str:
+    """The first problem of a validation in one sentence."""
+    problems = error.errors(include_url=False)
+    first = problems[0]
+    key = ".".join(str(part) for part in first["loc"])
+    message = first["msg"].removeprefix("Value error, ")
+    message = {"extra_forbidden": "there is no such key", "missing": "this key is missing"}.get(first["type"], message)
+    given = ""
+    if first["type"] not in ("missing", "extra_forbidden", "value_error"):
+        given = f" (it is {_short(first['input'])})"
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return one_line(f"{key}: {message}{given}{more}" if key else f"{message}{given}{more}")
+
+
+def one_line(text: object) -> str:
+    """Printable, and in one line."""
+    return "".join(c if c.isprintable() else " " for c in " ".join(str(text).split()))
+
+
+def _short(value: object) -> str:
+    text = one_line(repr(value))
+    return text if len(text) <= 60 else text[:57] + "..."

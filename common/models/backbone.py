@@ -1,0 +1,276 @@
+"""Public backbones: a network, and a card that says where it comes from, as two files and no pickle.
+
+``name.safetensors`` holds the weights: matrices and kernels in half precision, BatchNorm and biases in
+single; they load as single precision. ``name.json`` is the card. The header of the weights file repeats the
+architecture and the input normalisation, so that the SHA-256 of that one file, which is how a request names a
+backbone, pins all that computes.
+
+>>> import tempfile, torch
+>>> from dpdd.common.models.convnet import ConvNetArchitecture
+>>> architecture = ConvNetArchitecture(channels=1, height=8, width=8, classes=3, widths=(4, 6))
+>>> network = build(architecture, Normalisation(mean=(0.4,), std=(0.2,)))
+>>> with tempfile.TemporaryDirectory() as folder:
+...     saved = save(Path(folder, "tiny"), network, Provenance(
+...         public_data="noise", licence="none needed", accuracy=0.33, command="none", seed=0))
+...     backbone = load(Path(folder, "tiny"))
+>>> backbone.card == saved, backbone.card.name, backbone.card.classes
+(True, 'tiny', 3)
+>>> tuple(backbone.network.features(torch.rand(2, 1, 8, 8)).shape)
+(2, 6)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Annotated, cast
+
+import torch
+from pydantic import Field, TypeAdapter, ValidationError
+from safetensors import SafetensorError
+from safetensors import torch as safetensors
+from torch import Tensor
+
+from dpdd.common.errors import ConfigError, DataError, IntegrityError
+from dpdd.common.models.atomic import write_atomically
+from dpdd.common.models.convnet import ConvNet, ConvNetArchitecture
+from dpdd.common.models.tapped import FeatureNet, Normalisation
+from dpdd.common.models.wrn import WideResNet, WideResNetArchitecture
+
+Architecture = Annotated[ConvNetArchitecture | WideResNetArchitecture, Field(discriminator="kind")]
+"""Any architecture that `build` knows; `kind` tells them apart in JSON."""
+
+_HEADER = "dpdd"
+_SUFFIXES = (".safetensors", ".json")
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where a backbone's weights come from.
+
+    Parameters
+    ----------
+    public_data, licence
+        Name of the public dataset, and the terms it comes under.
+    accuracy
+        Share of held-out public images that the stored weights classify rightly.
+    command, seed
+        What made the weights.
+    """
+
+    public_data: str
+    licence: str
+    accuracy: float
+    command: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class Card:
+    """The JSON beside a backbone's weights."""
+
+    name: str
+    architecture: Architecture
+    normalisation: Normalisation
+    provenance: Provenance
+    sha256: str
+
+    @property
+    def classes(self) -> int:
+        """Number of public classes, the outputs of the head."""
+        return self.architecture.classes
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """A loaded network, in eval mode, with its card."""
+
+    network: FeatureNet
+    card: Card
+
+
+def build(architecture: Architecture, normalisation: Normalisation | None = None) -> FeatureNet:
+    """Make the network of an architecture, with fresh weights from torch's generator."""
+    network: FeatureNet
+    match architecture:
+        case ConvNetArchitecture():
+            network = ConvNet(architecture, normalisation)
+        case WideResNetArchitecture():
+            network = WideResNet(architecture, normalisation)
+    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+
+
+def save(path: str | Path, network: FeatureNet, provenance: Provenance) -> Card:
+    """Write ``path.safetensors``, then ``path.json``, each atomically; `path` is a folder and a name."""
+    stem = _stem(Path(path))
+    architecture = cast("ConvNet | WideResNet", network).architecture
+    weights = safetensors.save(
+        {name: _stored(tensor) for name, tensor in _weights(network).items()},
+        metadata={_HEADER: _header(architecture, network.normalisation)},
+    )
+    card = Card(
+        name=stem.name,
+        architecture=architecture,
+        normalisation=network.normalisation,
+        provenance=provenance,
+        sha256=hashlib.sha256(weights).hexdigest(),
+    )
+    write_atomically(_sibling(stem, ".safetensors"), weights)
+    write_atomically(_sibling(stem, ".json"), (json.dumps(asdict(card), indent=2) + "\n").encode())
+    return card
+
+
+def available() -> tuple[str, ...]:
+    """Names of the backbones that ship with dpdd."""
+    shelf = _shelf()
+    if not shelf.is_dir():
+        return ()
+    return tuple(
+        sorted(entry.name.removesuffix(".json") for entry in shelf.iterdir() if entry.name.endswith(".json"))
+    )
+
+
+def load(name_or_path: str | Path, sha256: str | None = None) -> Backbone:
+    """Load a backbone in eval mode, with frozen parameters.
+
+    Parameters
+    ----------
+    name_or_path
+        A shipped name (see `available`), or the path of a saved backbone, with or without suffix.
+    sha256
+        If given, the weights file that the caller insists on.
+
+    Raises
+    ------
+    ConfigError
+        There is no such backbone.
+    IntegrityError
+        Card and weights do not belong together, or not to `sha256`.
+    """
+    weights, text, where = _read(name_or_path)
+    card = _parse_card(text, where)
+    digest = hashlib.sha256(weights).hexdigest()
+    if digest != card.sha256:
+        raise IntegrityError(
+            f"The weights of backbone {where} have SHA-256 {digest[:16]}..., but its card says "
+            f"{card.sha256[:16]}...; fetch both files again."
+        )
+    if sha256 is not None and digest != sha256.lower():
+        raise IntegrityError(
+            f"Backbone {where} has SHA-256 {digest[:16]}..., but {sha256[:16]}... was asked for; "
+            "both sides need the same file."
+        )
+    tensors, header = _unpack(weights, where)
+    if header != _header(card.architecture, card.normalisation):
+        raise IntegrityError(
+            f"The card of backbone {where} describes another architecture or input normalisation than its "
+            "weights file; fetch both files again."
+        )
+    network = build(card.architecture, card.normalisation)
+    _fill(network, tensors, where)
+    return Backbone(network.eval().requires_grad_(False), card)
+
+
+def _weights(network: FeatureNet) -> dict[str, Tensor]:
+    """Give all that must be stored; the count of batches plays no part at a fixed momentum."""
+    return {name: t for name, t in network.state_dict().items() if not name.endswith("num_batches_tracked")}
+
+
+def _stored(tensor: Tensor) -> Tensor:
+    dtype = torch.float16 if tensor.ndim > 1 else torch.float32
+    return tensor.detach().to("cpu", dtype).contiguous()
+
+
+def _fill(network: FeatureNet, stored: dict[str, Tensor], where: str) -> None:
+    expected = _weights(network)
+    if stored.keys() != expected.keys():
+        odd = min(stored.keys() ^ expected.keys())
+        raise IntegrityError(
+            f"The weights of backbone {where} do not fit its architecture: tensor {odd!r} is "
+            f"{'missing' if odd in expected else 'unknown'}."
+        )
+    for name, tensor in expected.items():
+        value = stored[name]
+        if value.shape != tensor.shape or not value.is_floating_point():
+            raise IntegrityError(
+                f"The weights of backbone {where} do not fit its architecture: tensor {name!r} is "
+                f"{value.dtype} of shape {list(value.shape)}, not floats of shape {list(tensor.shape)}."
+            )
+        if not bool(torch.isfinite(value).all()):
+            raise IntegrityError(
+                f"The weights of backbone {where} hold a NaN or an infinity in tensor {name!r}."
+            )
+        with torch.no_grad():
+            tensor.copy_(value)
+
+
+def _shelf() -> Traversable:
+    return resources.files("dpdd.common.models").joinpath("weights")
+
+
+def _read(name_or_path: str | Path) -> tuple[bytes, str, str]:
+    """Give weights, card and a name for messages."""
+    found: tuple[Traversable, Traversable]
+    if isinstance(name_or_path, str) and name_or_path in available():
+        where = name_or_path
+        found = (_shelf().joinpath(f"{where}.safetensors"), _shelf().joinpath(f"{where}.json"))
+    else:
+        stem = _stem(Path(name_or_path))
+        where = str(stem)
+        found = (_sibling(stem, ".safetensors"), _sibling(stem, ".json"))
+    missing = [file.name for file in found if not file.is_file()]
+    if len(missing) == len(found):
+        raise ConfigError(
+            f"There is no backbone {where!r}: give the path of a saved one, or a shipped name "
+            f"({', '.join(available()) or 'none is installed'})."
+        )
+    if missing:
+        raise IntegrityError(f"Backbone {where} is incomplete: {missing[0]} is missing.")
+    try:
+        return found[0].read_bytes(), found[1].read_text(encoding="utf-8"), where
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"Backbone {where} cannot be read: {error}.") from error
+
+
+def _stem(path: Path) -> Path:
+    return path.with_suffix("") if path.suffix in _SUFFIXES else path
+
+
+def _sibling(stem: Path, suffix: str) -> Path:
+    return stem.with_name(stem.name + suffix)
+
+
+def _header(architecture: Architecture, normalisation: Normalisation) -> str:
+    value = {"architecture": asdict(architecture), "normalisation": asdict(normalisation)}
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def _unpack(weights: bytes, where: str) -> tuple[dict[str, Tensor], str | None]:
+    """Give the tensors, and dpdd's entry in the header (8 bytes of little-endian length, then JSON)."""
+    try:
+        tensors = safetensors.load(weights)  # checks lengths, offsets and types
+        length = int.from_bytes(weights[:8], "little")
+        metadata: dict[str, str] = json.loads(weights[8 : 8 + length]).get("__metadata__", {})
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise IntegrityError(f"The weights of backbone {where} are no safetensors file: {error}.") from error
+    return tensors, metadata.get(_HEADER)
+
+
+def _parse_card(text: str, where: str) -> Card:
+    try:
+        card = TypeAdapter(Card).validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "its beginning"
+        raise IntegrityError(
+            f"The card of backbone {where} is not valid at {place}: {first['msg']}."
+        ) from error
+    except ConfigError as error:
+        raise IntegrityError(f"The card of backbone {where} is not valid: {error}") from error
+    if json.loads(json.dumps(asdict(card))) != json.loads(text):
+        raise IntegrityError(f"The card of backbone {where} has entries that dpdd does not write.")
+    return card

@@ -1,0 +1,126 @@
+"""Networks whose BatchNorm layers can be tapped: the statistics of SPS are taken from what flows into them.
+
+A tap is a callable that is handed, layer by layer and within one ordinary forward pass, the activations
+before BatchNorm standardised by the *public* running statistics, ``(x - running_mean) / sqrt(running_var +
+eps)``, without BatchNorm's own scale and shift. Nothing is hooked, and a layer that has been consumed can be
+freed at once:
+
+>>> import torch
+>>> from dpdd.common.models.convnet import ConvNet, ConvNetArchitecture
+>>> network = ConvNet(ConvNetArchitecture(channels=1, height=8, width=8, classes=3, widths=(4, 6))).eval()
+>>> images = torch.rand(5, 1, 8, 8)
+>>> [tuple(layer.shape) for layer in network.taps(images)]
+[(5, 4, 8, 8), (5, 6, 8, 8)]
+>>> spatial_means: list[torch.Tensor] = []
+>>> features = network.features(images, tap=lambda layer: spatial_means.append(layer.mean((2, 3))))
+>>> tuple(features.shape), [tuple(mean.shape) for mean in spatial_means]
+((5, 6), [(5, 4), (5, 6)])
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dpdd.common.errors import ConfigError
+
+Tap = Callable[[Tensor], None]
+"""Receives the standardised activations before one BatchNorm layer, in the order of the forward pass."""
+
+
+@dataclass(frozen=True)
+class Normalisation:
+    """What the network does to images in [0, 1] first: ``(image - mean) / std``, per channel."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.mean) != len(self.std) or not self.mean:
+            raise ConfigError(
+                f"The input normalisation has {len(self.mean)} means and {len(self.std)} deviations; "
+                "it needs one of each per channel."
+            )
+        if not all(0 < deviation < float("inf") for deviation in self.std):
+            raise ConfigError(f"The input normalisation's deviations {list(self.std)} must all be positive.")
+
+    @staticmethod
+    def neutral(channels: int) -> Normalisation:
+        """Map [0, 1] to [-1, 1] in every channel."""
+        return Normalisation(mean=(0.5,) * channels, std=(0.5,) * channels)
+
+
+class TappedNorm(nn.BatchNorm2d):
+    """BatchNorm which shows its standardised input to a tap, if there is one, on the way through."""
+
+    def forward(self, input: Tensor, tap: Tap | None = None) -> Tensor:
+        """Normalise; with a tap (in eval mode only) show it the standardised input."""
+        if tap is None:
+            return super().forward(input)
+        if self.training:
+            raise RuntimeError(
+                "Taps standardise by the public running statistics: call network.eval() first."
+            )
+        standardised = F.batch_norm(input, self.running_mean, self.running_var, eps=self.eps)
+        tap(standardised)
+        return torch.addcmul(self.bias.view(1, -1, 1, 1), standardised, self.weight.view(1, -1, 1, 1))
+
+
+def silu(activations: Tensor) -> Tensor:
+    """SiLU, in place where autograd does not need its input again."""
+    return F.silu(activations, inplace=not torch.is_grad_enabled())
+
+
+class FeatureNet(nn.Module, ABC):
+    """A classifier of images in [0, 1] with penultimate `features`, a linear `head`, and `taps` in between.
+
+    Input normalisation is part of the network, so that no caller can forget or repeat it.
+    """
+
+    head: nn.Linear
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, channels: int, normalisation: Normalisation | None) -> None:
+        super().__init__()
+        self.normalisation = normalisation or Normalisation.neutral(channels)
+        if len(self.normalisation.mean) != channels:
+            raise ConfigError(
+                f"The input normalisation is for {len(self.normalisation.mean)} channels, "
+                f"the architecture for {channels}."
+            )
+        shape = (1, channels, 1, 1)
+        self.register_buffer("mean", torch.tensor(self.normalisation.mean).view(shape), persistent=False)
+        self.register_buffer("std", torch.tensor(self.normalisation.std).view(shape), persistent=False)
+
+    @abstractmethod
+    def features(self, images: Tensor, tap: Tap | None = None) -> Tensor:
+        """Give the penultimate features (N, D) of images (N, C, H, W) in [0, 1]; show each layer to `tap`."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Give the logits of images in [0, 1]."""
+        logits: Tensor = self.head(self.features(images))
+        return logits
+
+    def taps(self, images: Tensor) -> list[Tensor]:
+        """Give, for each BatchNorm layer, its input standardised by the public running statistics.
+
+        For large batches prefer ``features(images, tap=...)``, which need not keep all layers at once.
+        """
+        layers: list[Tensor] = []
+        self.features(images, tap=layers.append)
+        return layers
+
+    @property
+    def tap_channels(self) -> tuple[int, ...]:
+        """Channels of each tapped layer, in the order of `taps`."""
+        return tuple(module.num_features for module in self.modules() if isinstance(module, TappedNorm))
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """Apply the input normalisation, and the memory layout that convolutions on CPUs like best."""
+        return ((images - self.mean) / self.std).contiguous(memory_format=torch.channels_last)

@@ -1,0 +1,173 @@
+"""One record's influence on a sum, bounded exactly.
+
+A record's contribution is a vector, laid out in named segments. It is clipped to L2 norm 1 and put on an integer grid
+of 2^`GRID_BITS` steps per unit, rounding towards zero, so that its integer norm is at most 2^`GRID_BITS`; that is
+checked in exact arithmetic, and a contribution that failed would be dropped. Sums are int64: the order of records,
+the batch size and the device leave no trace in them.
+
+A contribution with a NaN or an infinity anywhere becomes zero, its count coordinate included: the sum cannot be
+poisoned, and the record is as protected as any other.
+
+>>> import numpy as np
+>>> layout = Layout((class_segment("sums", width=2, classes=3), class_segment("counts", width=1, classes=3)))
+>>> rows = np.array([[3.0, 4.0, 0.0], [np.nan, 0.0, 0.0]])
+>>> clip_to_grid(rows, np.array([0, 1]), layout) / GRID
+array([[0.59999943, 0.79999924, 0.        ],
+       [0.        , 0.        , 0.        ]])
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+GRID_BITS = 20
+GRID = 1 << GRID_BITS
+
+_MARGIN = 1.0 - 1e-9  # more than float64 loses in a norm over 2^20 coordinates
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Columns of a contribution, and the rows of the sum they are added to.
+
+    `rows_of[label]` are the rows that a record of that class is added to: one row for everybody, one row per class,
+    or several (overlapping groups of classes); a record in several rows counts that often towards its norm.
+    """
+
+    name: str
+    width: int
+    rows: int
+    rows_of: tuple[tuple[int, ...], ...]
+
+    def __post_init__(self) -> None:
+        if self.width < 1 or self.rows < 1:
+            raise ValueError(f"segment {self.name!r} is empty")
+        for rows in self.rows_of:
+            if len(set(rows)) != len(rows) or not all(0 <= row < self.rows for row in rows):
+                raise ValueError(f"segment {self.name!r} adds a class to rows {rows}, of {self.rows}")
+
+
+def global_segment(name: str, width: int, classes: int) -> Segment:
+    """A segment that all records are added to, whatever their class."""
+    return Segment(name, width, 1, ((0,),) * classes)
+
+
+def class_segment(name: str, width: int, classes: int) -> Segment:
+    """A segment with one row per class."""
+    return Segment(name, width, classes, tuple((label,) for label in range(classes)))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The segments of one contribution, side by side."""
+
+    segments: tuple[Segment, ...]
+
+    def __post_init__(self) -> None:
+        names = [segment.name for segment in self.segments]
+        if not names or len(set(names)) != len(names):  # two of one name would share their rows, beyond norm 1
+            raise ValueError(f"the segments of a layout have names of their own, not {names}")
+        if len({len(segment.rows_of) for segment in self.segments}) != 1:
+            raise ValueError(f"the segments {names} do not agree on the number of classes")
+
+    @property
+    def width(self) -> int:
+        """Columns of one record's contribution."""
+        return sum(segment.width for segment in self.segments)
+
+    @property
+    def coordinates(self) -> int:
+        """Numbers in the sum, each of which gets noise."""
+        return sum(segment.rows * segment.width for segment in self.segments)
+
+    @property
+    def classes(self) -> int:
+        """How many classes the layout knows."""
+        return len(self.segments[0].rows_of)
+
+    def copies(self) -> NDArray[np.int64]:
+        """For every class and segment, how many rows a record is added to."""
+        return np.array([[len(s.rows_of[c]) for s in self.segments] for c in range(self.classes)], dtype=np.int64)
+
+    def columns(self) -> list[slice]:
+        """Where each segment lies in a contribution."""
+        stops = np.cumsum([segment.width for segment in self.segments])
+        return [slice(int(stop) - s.width, int(stop)) for s, stop in zip(self.segments, stops, strict=True)]
+
+
+def clip_to_grid(
+    contributions: NDArray[np.floating], labels: NDArray[np.int64], layout: Layout
+) -> NDArray[np.int64]:
+    """Clip each row to norm 1 and put it on the grid; the weighted integer norm of every row is at most `GRID`."""
+    values = np.asarray(contributions, dtype=np.float64)
+    labels = np.asarray(labels)
+    if values.ndim != 2 or values.shape[1] != layout.width or labels.shape != values.shape[:1]:
+        # A narrower row would be spread over several coordinates, and counted in the norm only once.
+        raise ValueError(
+            f"contributions of shape {values.shape} with labels of shape {labels.shape}; this layout wants one row "
+            f"of {layout.width} columns and one label per record"
+        )
+    copies = layout.copies()[labels]
+    finite = np.isfinite(values).all(axis=1)
+    values = np.where(finite[:, None], values, 0.0)
+    for index, columns in enumerate(layout.columns()):
+        values[copies[:, index] == 0, columns] = 0.0  # added nowhere, so it must not hide the rest from the norm
+    # Values near the float64 limits would overflow when squared: bring each row's largest entry to 1 first.
+    largest = np.maximum(np.abs(values).max(axis=1), 1.0)
+    tame = values / largest[:, None]
+    norms = np.sqrt(_weighted_squares(tame, copies, layout))
+    factor = _MARGIN / np.maximum(norms, 1.0 / largest)
+    grid = np.clip(np.trunc(tame * factor[:, None] * GRID), -GRID, GRID)
+    # Exact: float64 adds integers without error up to 2^53, and a sum that passed 2^53 stays above GRID².
+    grid[_weighted_squares(grid, copies, layout) > GRID * GRID] = 0
+    return grid.astype(np.int64)
+
+
+def _weighted_squares(values: NDArray, copies: NDArray[np.int64], layout: Layout) -> NDArray:
+    total = np.zeros(len(values), dtype=values.dtype)
+    for index, columns in enumerate(layout.columns()):
+        part = values[:, columns]
+        total += copies[:, index] * np.einsum("ij,ij->i", part, part)
+    return total
+
+
+class ClippedSum:
+    """The running, clean sum of clipped contributions. Its only exit is `dpdd.common.privacy.privatise`.
+
+    It cannot be printed, indexed, copied or pickled, and it is empty after it was privatised once.
+    """
+
+    __slots__ = ("_sums", "layout")
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self._sums: dict[str, NDArray[np.int64]] | None = {
+            segment.name: np.zeros((segment.rows, segment.width), dtype=np.int64) for segment in layout.segments
+        }
+
+    def add(self, contributions: NDArray[np.floating], labels: NDArray[np.int64]) -> None:
+        """Clip a batch of contributions (one row per record) and add it."""
+        if self._sums is None:
+            raise RuntimeError("this sum was privatised already; a new release needs a new sum")
+        grid = clip_to_grid(contributions, labels, self.layout)
+        for segment, columns in zip(self.layout.segments, self.layout.columns(), strict=True):
+            sums, part = self._sums[segment.name], grid[:, columns]
+            for label, rows in enumerate(segment.rows_of):
+                members = part[labels == label]
+                if len(members) and rows:
+                    sums[list(rows)] += members.sum(axis=0)
+
+    def _take(self) -> dict[str, NDArray[np.int64]]:
+        if self._sums is None:
+            raise RuntimeError("this sum was privatised already; noise is drawn once")
+        sums, self._sums = self._sums, None
+        return sums
+
+    def __repr__(self) -> str:
+        return "ClippedSum(private)"
+
+    def __reduce__(self) -> str | tuple[object, ...]:
+        raise TypeError("a clean sum is private and cannot be pickled or copied")

@@ -1,0 +1,58 @@
+from dpdd.v1 import refusal_pb2 as _refusal_pb2
+from dpdd.v1 import transfer_pb2 as _transfer_pb2
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class JoinRequest(_message.Message):
+    __slots__ = ("token", "certificate_request", "release_public_key")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
+    token: str
+    certificate_request: bytes
+    release_public_key: bytes
+    def __init__(self, token: _Optional[str] = ..., certificate_request: _Optional[bytes] = ..., release_public_key: _Optional[bytes] = ...) -> None: ...
+
+class JoinReply(_message.Message):
+    __slots__ = ("certificate", "authority", "silo")
+    CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    AUTHORITY_FIELD_NUMBER: _ClassVar[int]
+    SILO_FIELD_NUMBER: _ClassVar[int]
+    certificate: bytes
+    authority: bytes
+    silo: str
+    def __init__(self, certificate: _Optional[bytes] = ..., authority: _Optional[bytes] = ..., silo: _Optional[str] = ...) -> None: ...
+
+class RequestsQuery(_message.Message):
+    __slots__ = ("software",)
+    SOFTWARE_FIELD_NUMBER: _ClassVar[int]
+    software: str
+    def __init__(self, software: _Optional[str] = ...) -> None: ...
+
+class RequestEnvelope(_message.Message):
+    __slots__ = ("request",)
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    request: bytes
+    def __init__(self, request: _Optional[bytes] = ...) -> None: ...
+
+class UploadPart(_message.Message):
+    __slots__ = ("manifest", "chunk")
+    MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    manifest: _transfer_pb2.Manifest
+    chunk: _transfer_pb2.Chunk
+    def __init__(self, manifest: _Optional[_Union[_transfer_pb2.Manifest, _Mapping]] = ..., chunk: _Optional[_Union[_transfer_pb2.Chunk, _Mapping]] = ...) -> None: ...
+
+class Beat(_message.Message):
+    __slots__ = ("doing",)
+    DOING_FIELD_NUMBER: _ClassVar[int]
+    doing: str
+    def __init__(self, doing: _Optional[str] = ...) -> None: ...
+
+class Receipt(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

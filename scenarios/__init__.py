@@ -1,0 +1,1 @@
+"""Simulated federations, and the small public dataset that is shipped with them."""

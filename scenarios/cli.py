@@ -1,0 +1,88 @@
+"""`dpdd-sim`: many silos on one machine, and a privacy calculator."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dpdd.common.cli import Commands, print_json, table
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point."""
+    from dpdd.scenarios import account, benchmark_noise
+
+    commands = Commands("dpdd-sim", "Play many silos on one machine, and do privacy arithmetic.")
+    run = commands.add(
+        "run",
+        _run,
+        "run a scenario with simulated silos",
+        "The run's folder keeps everything; running again re-uses the releases that are there.",
+    )
+    run.add_argument("scenario", help="a shipped scenario's name (see `dpdd-sim list`) or a .toml file")
+    run.add_argument("--out", type=Path, metavar="FOLDER", help="the run's folder (default: runs/NAME)")
+    run.add_argument("--fresh", action="store_true", help="start over: new silos, new budgets, new noise")
+    run.add_argument(
+        "--noise-seed", type=int, metavar="N", help="repeatable noise; the result then says it protects nobody"
+    )
+    run.add_argument("--quiet", action="store_true", help="no progress")
+    run.add_argument("--json", action="store_true", help="print metrics.json instead of a summary")
+    listing = commands.add("list", _list, "list the shipped scenarios")
+    listing.add_argument("--json", action="store_true", help="as JSON")
+    account.add_to(commands)
+    benchmark_noise.add_to(commands)
+    return commands.main(arguments)
+
+
+def _run(options: argparse.Namespace) -> None:
+    from dpdd.common.progress import Console
+    from dpdd.common.scenario import load_scenario
+    from dpdd.scenarios import simulate
+
+    scenario = load_scenario(options.scenario)
+    folder: Path = options.out or Path("runs") / scenario.name
+    console = Console(quiet=options.quiet or options.json)
+    if options.fresh:
+        simulate.start_over(folder)
+    console.say(f"{scenario.name}: {scenario.summary or scenario.method.name}")
+    metrics = simulate.run(options.scenario, scenario, folder, console, noise_seed=options.noise_seed)
+    if options.json:
+        print_json(metrics)
+    else:
+        print(_summary(metrics, folder))
+
+
+def _summary(metrics: dict[str, Any], folder: Path) -> str:
+    rows = [
+        [row["silo"], "∞" if row["epsilon"] is None else f"{row['epsilon']:g}", f"{row['delta']:g}", row["accountant"]]
+        for row in metrics["privacy"]
+    ]
+    lines = ["", table(["silo", "ε", "δ", "accountant"], rows), ""]
+    for name, score in metrics["accuracy"].items():
+        spread = f" ± {100 * score['std']:.1f}" if len(score["runs"]) > 1 else ""
+        lines.append(f"{name} trained on the synthetic set alone: {100 * score['mean']:.1f}{spread} % on real test data")
+    if not all(row["releasable"] for row in metrics["privacy"]):
+        lines.append("This was a simulation with repeatable or no noise: it protects nobody.")
+    size = metrics["dataset"]["classes"] * metrics["dataset"]["images_per_class"]
+    lines += [
+        f"{size} synthetic images: {folder / 'dataset'} (look at preview.png)",
+        f"what it promises, and how to check it: {folder / 'CARD.md'}",
+    ]
+    return "\n".join(lines)
+
+
+def _list(options: argparse.Namespace) -> None:
+    import tomllib
+
+    from dpdd.common.scenario import shipped
+
+    found = {name: tomllib.loads(path.read_text()).get("summary", "") for name, path in shipped().items()}
+    print(json.dumps(found, indent=2) if options.json else table(["scenario", "what it does"], list(found.items())))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

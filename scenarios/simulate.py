@@ -1,0 +1,147 @@
+"""Many silos on one machine: each gets its share of a public dataset in a folder of its own, with its own key and ledger."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdd.client.silo import Silo
+from dpdd.common import datasets, idx
+from dpdd.common.datasets import LabelledImages
+from dpdd.common.errors import ConfigError
+from dpdd.common.progress import Console
+from dpdd.common.randomness import uniforms
+from dpdd.common.scenario import Scenario
+from dpdd.server.roster import Roster
+
+NAMES = ("north", "east", "south", "west")
+
+
+def run(
+    name: str, scenario: Scenario, folder: Path, console: Console, *, noise_seed: int | None = None, workers: int = 1
+) -> dict[str, Any]:
+    """Set up the silos (once), run the real ClientApp and ServerApp in this process; what `metrics.json` holds."""
+    from dpdd.client.app import make_app as client_app
+    from dpdd.server.app import make_app as server_app
+
+    # isort: split
+    from flwr.app import Context, RecordDict
+
+    from dpdd.scenarios.inprocess import InProcessGrid
+
+    silos = set_up(scenario, folder, console, noise_seed)
+    Roster({silo.settings.name: silo.public_key for silo in silos}).save(folder / "silos.json")
+    grid = InProcessGrid.of(client_app(lambda who: _prefixed(console, who)), [s.folder for s in silos], workers)
+    context = Context(
+        run_id=1,
+        node_id=0,
+        node_config={},
+        state=RecordDict(),
+        run_config={"scenario": name, "folder": str(folder)},
+    )
+    server_app(console)(grid, context)
+    metrics: dict[str, Any] = json.loads((folder / "metrics.json").read_text())
+    return metrics
+
+
+def set_up(scenario: Scenario, folder: Path, console: Console, noise_seed: int | None = None) -> list[Silo]:
+    """The simulated silos in `folder/silos`, made if they are not there yet."""
+    names = silo_names(scenario.data.silos)
+    home = folder / "silos"
+    if home.exists():
+        found = sorted(path.name for path in home.iterdir())
+        if found != sorted(names):
+            raise ConfigError(f"{home}: holds the silos {', '.join(found)}, not this scenario's; --fresh starts over")
+        return [Silo.initialise(home / name) for name in names]
+    console("splitting the data over silos", 0, 1)
+    train = datasets.load(scenario.data.dataset, "train")
+    shares = partition_iid(len(train), len(names), scenario.seed, scenario.data.records_per_silo)
+    making = folder / ".silos.partial"
+    shutil.rmtree(making, ignore_errors=True)
+    for name, share in zip(names, shares, strict=True):
+        write_silo(making / name, name, scenario, train.subset(share), noise_seed)
+    making.rename(home)
+    return [Silo.initialise(home / name) for name in names]
+
+
+def silo_names(count: int) -> list[str]:
+    """`north`, `east`, … for a few silos, `silo-001`, … for many."""
+    return list(NAMES[:count]) if count <= len(NAMES) else [f"silo-{i:03d}" for i in range(1, count + 1)]
+
+
+def partition_iid(
+    records: int, silos: int, seed: int, most: int | None = None
+) -> Sequence[NDArray[np.int64]]:
+    """Random shares of nearly equal size."""
+    order = np.argsort(uniforms(seed, "partition", records), kind="stable")
+    shares = [np.sort(share) for share in np.array_split(order, silos)]
+    return [share[:most] for share in shares]
+
+
+def write_silo(
+    folder: Path, name: str, scenario: Scenario, share: LabelledImages, noise_seed: int | None = None
+) -> None:
+    """A silo folder as an operator would make it: data files and a `silo.toml`."""
+    folder.mkdir(parents=True)
+    images, labels = _data_files(folder, share)
+    unprotected = math.isinf(scenario.privacy.epsilon)
+    epsilon = 1.0 if unprotected else scenario.privacy.epsilon
+    text = f"""\
+# A simulated silo of the scenario {scenario.name!r}: its people come from a public dataset.
+name = {json.dumps(name)}
+
+[data]
+{images}
+{labels}
+classes = {json.dumps(list(share.classes))}
+shape = {json.dumps(list(share.shape))}
+
+[budget]
+epsilon = {epsilon!r}
+delta = {scenario.privacy.delta!r}
+
+[policy]
+methods = [{json.dumps(scenario.method.name)}]
+epsilon_per_request = {epsilon!r}
+delta_per_request = {scenario.privacy.delta!r}
+approval = "auto"
+"""
+    if unprotected or noise_seed is not None:
+        text += f"\n[simulation]\nallow_no_noise = {str(unprotected).lower()}\n"
+        text += f"noise_seed = {noise_seed}\n" if noise_seed is not None else ""
+    (folder / "silo.toml").write_text(text)
+
+
+def _data_files(folder: Path, share: LabelledImages) -> tuple[str, str]:
+    if share.shape[0] == 1:
+        idx.write(folder / "images.idx", share.images[:, 0])
+        idx.write(folder / "labels.idx", share.labels.astype(np.uint8))
+        return 'format = "idx"\npath = "images.idx"', 'labels = "labels.idx"'
+    np.savez(folder / "records.npz", images=share.images, labels=share.labels)
+    return 'format = "npz"\npath = "records.npz"', ""
+
+
+def start_over(folder: Path) -> None:
+    """Remove an earlier simulation's folder; refuses to remove anything else."""
+    if not folder.exists():
+        return
+    if not (folder / "silos.json").exists() and any(folder.iterdir()):
+        raise ConfigError(f"{folder}: this does not look like a simulation's folder; remove it yourself")
+    shutil.rmtree(folder)
+
+
+def _prefixed(console: Console, who: str) -> Any:
+    return lambda what, done, of: console(f"{who}: {what}", done, of)
+
+
+def workers_for(silos: int) -> int:
+    """As many silos at once as there are processors."""
+    return max(1, min(silos, os.cpu_count() or 1))

@@ -1,0 +1,40 @@
+"""The coordinator as a Flower `ServerApp`.
+
+Its run config names the `scenario`, the `folder` of the run, and the `roster` of silos (default: `silos.json` there).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dpdd.common import flower as _flower  # noqa: F401  (first: it turns Flower's telemetry off)
+
+# isort: split
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from dpdd.common.errors import ConfigError
+from dpdd.common.progress import Console
+from dpdd.common.scenario import load_scenario
+from dpdd.server.pipeline import Run
+from dpdd.server.roster import Roster
+
+
+def make_app(console: Console | None = None) -> ServerApp:
+    """A ServerApp that reports to `console`."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        config = context.run_config
+        for key in ("scenario", "folder"):
+            if key not in config:
+                raise ConfigError(f"the run config has no {key!r}")
+        folder = Path(str(config["folder"]))
+        roster = Roster.load(Path(str(config.get("roster", folder / "silos.json"))))
+        Run(load_scenario(str(config["scenario"])), folder, roster, console or Console()).execute(grid)
+
+    return app
+
+
+app = make_app()

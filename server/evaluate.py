@@ -1,0 +1,115 @@
+"""What a synthetic set is worth: networks trained on it alone, tested on real test data."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dpdd.common.datasets import LabelledImages
+from dpdd.common.progress import Progress, silent
+from dpdd.common.randomness import subseed
+from dpdd.common.scenario import EvaluationSection
+from dpdd.common.synthesis.dataset import SyntheticSet
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Shares of correct answers over independent runs."""
+
+    runs: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """Their mean."""
+        return statistics.fmean(self.runs)
+
+    @property
+    def std(self) -> float:
+        """Their standard deviation; 0 for one run."""
+        return statistics.stdev(self.runs) if len(self.runs) > 1 else 0.0
+
+
+class ConvNet(nn.Sequential):
+    """The papers' evaluation network: three blocks of convolution, instance norm, ReLU and average pooling."""
+
+    def __init__(self, shape: tuple[int, int, int], classes: int, width: int) -> None:
+        blocks: list[nn.Module] = []
+        channels, size = shape[0], shape[1:]
+        for _ in range(3):
+            blocks += [
+                nn.Conv2d(channels, width, 3, padding=1),
+                nn.GroupNorm(width, width, affine=True),
+                nn.ReLU(),
+                nn.AvgPool2d(2),
+            ]
+            channels, size = width, (size[0] // 2, size[1] // 2)
+        super().__init__(*blocks, nn.Flatten(), nn.Linear(width * size[0] * size[1], classes))
+
+
+def convnet_accuracy(
+    made: SyntheticSet,
+    test: LabelledImages,
+    settings: EvaluationSection,
+    seed: int,
+    progress: Progress = silent,
+) -> Accuracy:
+    """Train `settings.runs` ConvNets on `made`, with shifts and flips, and test each."""
+    scores = []
+    for run in range(settings.runs):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(subseed(seed, f"evaluation {run}"))
+            what = f"training ConvNet {run + 1} of {settings.runs}"
+            network = _train(made, settings, lambda done, of, what=what: progress(what, done, of))  # type: ignore[misc]
+        scores.append(_score(network, test))
+    return Accuracy(tuple(scores))
+
+
+def _train(made: SyntheticSet, settings: EvaluationSection, progress: object) -> nn.Module:
+    images, labels = made.as_torch().tensors
+    mean, std = images.mean(), images.std() + 1e-6
+    shape = (images.shape[1], images.shape[2], images.shape[3])
+    network = ConvNet(shape, len(made.classes), settings.width)
+    network.register_buffer("mean", mean)
+    network.register_buffer("std", std)
+    optimiser = torch.optim.AdamW(network.parameters(), lr=settings.learning_rate, weight_decay=5e-4)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, settings.learning_rate, total_steps=settings.steps + 1)
+    network.train()
+    for step in range(settings.steps):
+        pick = torch.randint(len(labels), (min(settings.batch, len(labels)),))
+        batch = augment((images[pick] - mean) / std)
+        loss = functional.cross_entropy(network(batch), labels[pick], label_smoothing=0.05)
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        optimiser.step()
+        schedule.step()
+        progress(step + 1, settings.steps)  # type: ignore[operator]
+    return network.eval()
+
+
+def augment(images: Tensor, most: int = 2) -> Tensor:
+    """Random shifts of up to `most` pixels, the same border repeated, and horizontal flips."""
+    count, _, height, width = images.shape
+    padded = functional.pad(images, (most, most, most, most), mode="replicate")
+    down = torch.randint(2 * most + 1, (count, 1, 1, 1), device=images.device)
+    right = torch.randint(2 * most + 1, (count, 1, 1, 1), device=images.device)
+    rows = (torch.arange(height, device=images.device).view(1, 1, -1, 1) + down).expand(-1, images.shape[1], -1, padded.shape[3])
+    columns = (torch.arange(width, device=images.device).view(1, 1, 1, -1) + right).expand(-1, images.shape[1], height, -1)
+    shifted = padded.gather(2, rows).gather(3, columns)
+    flip = torch.rand(count, 1, 1, 1, device=images.device) < 0.5
+    return torch.where(flip, shifted.flip(3), shifted)
+
+
+def _score(network: nn.Module, test: LabelledImages) -> float:
+    correct = 0
+    mean, std = network.get_buffer("mean"), network.get_buffer("std")
+    with torch.inference_mode():
+        for start in range(0, len(test), 500):
+            batch = torch.from_numpy(np.ascontiguousarray(test.images[start : start + 500])).float() / 255.0
+            answers = network((batch - mean) / std).argmax(dim=1).numpy()
+            correct += int((answers == test.labels[start : start + 500]).sum())
+    return correct / len(test)

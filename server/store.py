@@ -1,0 +1,95 @@
+"""Everything that silos sent, kept durably before it is used: a run can stop, resume and be synthesised again.
+
+Files are named by their SHA-256; `index.sqlite` says which one answered which request of which silo.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+from pathlib import Path
+
+from dpdd.common.errors import DpddError, IntegrityError
+from dpdd.common.wire.release import Release, open_signed
+from dpdd.server.roster import Roster
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS requests (id TEXT PRIMARY KEY, bytes BLOB NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS releases (
+    request_id TEXT NOT NULL, silo TEXT NOT NULL, sha256 TEXT NOT NULL, PRIMARY KEY (request_id, silo)
+) STRICT;
+"""
+
+
+class Store:
+    """The coordinator's releases, on disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(folder / "index.sqlite", timeout=30.0, isolation_level=None)
+            self._db.execute("PRAGMA synchronous = FULL")
+            self._db.executescript(_SCHEMA)
+        except (OSError, sqlite3.Error) as error:
+            raise DpddError(f"{folder}: the store cannot be opened ({error})") from None
+
+    def close(self) -> None:
+        """Let go of the index."""
+        self._db.close()
+
+    def add_request(self, request_id: str, data: bytes) -> None:
+        """Keep a request."""
+        self._db.execute("INSERT OR IGNORE INTO requests VALUES (?, ?)", (request_id, data))
+
+    def add(self, data: bytes, request_id: str, roster: Roster) -> Release:
+        """Verify a signed release, and keep it. IntegrityError for one that does not belong here."""
+        release = open_signed(data)
+        open_signed(data, roster.key_of(release.silo))
+        if release.request_id != request_id:
+            raise IntegrityError(f"silo {release.silo} sent a release for another request")
+        digest = hashlib.sha256(data).hexdigest()
+        known = self._digest(request_id, release.silo)
+        if known is not None and known != digest:
+            raise IntegrityError(f"silo {release.silo} sent a second, different release for one request")
+        if known is None:
+            self._write(digest, data)
+            self._db.execute("INSERT INTO releases VALUES (?, ?, ?)", (request_id, release.silo, digest))
+        return release
+
+    def releases(self, request_id: str, roster: Roster) -> list[Release]:
+        """All releases for a request, verified again, by silo name."""
+        rows = self._db.execute("SELECT silo, sha256 FROM releases WHERE request_id = ? ORDER BY silo", (request_id,))
+        found = []
+        for silo, digest in rows.fetchall():
+            data = self.read(digest)
+            found.append(open_signed(data, roster.key_of(silo)))
+        return found
+
+    def read(self, digest: str) -> bytes:
+        """The file with that SHA-256."""
+        path = self._folder / digest
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise IntegrityError(f"{path}: a stored release cannot be read ({error.strerror})") from None
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise IntegrityError(f"{path}: a stored release is not what its name says")
+        return data
+
+    def digests(self, request_id: str) -> dict[str, str]:
+        """SHA-256 of the signed release of each silo."""
+        rows = self._db.execute("SELECT silo, sha256 FROM releases WHERE request_id = ? ORDER BY silo", (request_id,))
+        return dict(rows.fetchall())
+
+    def _digest(self, request_id: str, silo: str) -> str | None:
+        return self.digests(request_id).get(silo)
+
+    def _write(self, digest: str, data: bytes) -> None:
+        partial = self._folder / f".{digest}.partial"
+        with partial.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(self._folder / digest)
