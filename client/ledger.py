@@ -49,7 +49,7 @@ class OverBudget(BudgetError):
         self.verdict = verdict
         because = f": {verdict.why}" if verdict.why else ""
         super().__init__(
-            f"over budget{because}: requested ε = {verdict.requested:.4g}, remaining ε = {verdict.remaining:.4g}, "
+            f"the request does not fit the budget{because}: requested ε = {verdict.requested:.4g}, remaining ε = {verdict.remaining:.4g}, "
             f"difference {max(verdict.difference, 0.0):.4g}"
         )
 
@@ -222,11 +222,21 @@ class Ledger:
         )
 
     def _check(self) -> None:
-        entries = self.entries()
-        if entries[0].body["silo"] != self._silo:
+        self._db.execute("BEGIN")  # the shared lock keeps writers out until the file's length was compared
+        found = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
+        length = self._pragma("page_count") * self._pragma("page_size")
+        whole = found == "ok" and self._path.stat().st_size == length
+        self._db.execute("COMMIT")
+        if not whole:
+            raise LedgerError(f"{self._path}: the ledger file is damaged; restore it from a backup")
+        owner = self.entries()[0].body["silo"]
+        if owner != self._silo:
             raise LedgerError(
-                f"{self._path}: this ledger belongs to silo {entries[0].body['silo']!r}, but silo.toml says {self._silo!r}"
+                f"{self._path}: this ledger belongs to silo {owner!r}, but silo.toml says {self._silo!r}"
             )
+
+    def _pragma(self, name: str) -> int:
+        return int(self._db.execute(f"PRAGMA {name}").fetchone()[0])
 
     def check_budget(self) -> None:
         """LedgerError when `silo.toml` and the ledger disagree about the budget."""

@@ -65,8 +65,7 @@ class LabelledImages:
             raise DataError(f"images must be uint8 N, C, H, W, not {self.images.dtype} {self.images.shape}")
         if self.labels.dtype != np.int64 or self.labels.shape != self.images.shape[:1]:
             raise DataError(
-                f"{len(self.images)} images need as many int64 labels, "
-                f"not {self.labels.dtype} {self.labels.shape}"
+                f"{len(self.images)} images need as many int64 labels, not {self.labels.dtype} {self.labels.shape}"
             )
         wrong = (self.labels < 0) | (self.labels >= len(self.classes))
         if wrong.any():
@@ -196,9 +195,7 @@ def read_idx_pair(images: Path, labels: Path, classes: tuple[str, ...]) -> Label
     """Return the images of one IDX file with the labels of another."""
     pixels, numbers = idx.read_images(images), idx.read_labels(labels)
     if len(pixels) != len(numbers):
-        raise DataError(
-            f"{shown(images)} has {len(pixels)} images but {shown(labels)} has {len(numbers)} labels"
-        )
+        raise DataError(f"{shown(images)} has {len(pixels)} images but {shown(labels)} has {len(numbers)} labels")
     with _naming(labels):
         return LabelledImages(pixels[:, None], numbers.astype(np.int64), classes)
 
@@ -244,32 +241,22 @@ def read_jpeg_npz(path: Path, split: Split) -> LabelledImages:
         npz.read(path, key) for key in (f"{split}_jpeg", f"{split}_offsets", f"{split}_labels", "classes")
     )
     if joined.dtype != np.uint8 or joined.ndim != 1:
-        raise DataError(
-            f"{shown(path)}: '{split}_jpeg' must be one row of uint8, not {joined.dtype} {joined.shape}"
-        )
+        raise DataError(f"{shown(path)}: '{split}_jpeg' must be one row of uint8, not {joined.dtype} {joined.shape}")
     if classes.dtype.kind != "U" or classes.ndim != 1:
-        raise DataError(
-            f"{shown(path)}: 'classes' must be one row of text, not {classes.dtype} {classes.shape}"
-        )
+        raise DataError(f"{shown(path)}: 'classes' must be one row of text, not {classes.dtype} {classes.shape}")
     if labels.dtype.kind not in "iu" or labels.ndim != 1:
         raise DataError(f"{shown(path)}: '{split}_labels' must be one row of integers, not {labels.dtype}")
     if offsets.dtype.kind not in "iu" or offsets.shape != (len(labels) + 1,):
-        raise DataError(
-            f"{shown(path)}: '{split}_offsets' must be {len(labels) + 1} integers, one more than labels"
-        )
+        raise DataError(f"{shown(path)}: '{split}_offsets' must be {len(labels) + 1} integers, one more than labels")
     bounds = offsets.astype(np.int64)
     if not (bounds[0] == 0 and bounds[-1] == len(joined) and (np.diff(bounds) > 0).all()):
-        raise DataError(
-            f"{shown(path)}: '{split}_offsets' must rise from 0 to {len(joined)}, the number of bytes"
-        )
+        raise DataError(f"{shown(path)}: '{split}_offsets' must rise from 0 to {len(joined)}, the number of bytes")
     images = _decode_jpegs(path, joined, bounds)
     with _naming(path):
         return LabelledImages(images, labels.astype(np.int64), tuple(map(str, classes)))
 
 
-def _decode_jpegs(
-    path: Path, joined: npt.NDArray[Any], bounds: npt.NDArray[np.int64]
-) -> npt.NDArray[np.uint8]:
+def _decode_jpegs(path: Path, joined: npt.NDArray[Any], bounds: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
     if len(bounds) == 1:
         raise DataError(f"{shown(path)} holds no image; at least one was expected")
     data = joined.tobytes()

@@ -82,19 +82,15 @@ def _read_shape(path: Path, stream: IO[bytes], dimensions: int) -> tuple[int, ..
         other = _KINDS.get(header[3]) if header[:3] == magic[:3] and len(header) > 3 else None
         hint = f" (that is an {other}: are images and labels swapped?)" if other else ""
         raise DataError(
-            f"{shown(path)} starts with {found}{hint}, "
-            f"but an {_KINDS[dimensions]} starts with {magic.hex(' ')}"
+            f"{shown(path)} starts with {found}{hint}, but an {_KINDS[dimensions]} starts with {magic.hex(' ')}"
         )
     if len(header) < 4 + 4 * dimensions:
         raise DataError(
-            f"{shown(path)} ends within its header: "
-            f"an {_KINDS[dimensions]} has {4 + 4 * dimensions} bytes of header"
+            f"{shown(path)} ends within its header: an {_KINDS[dimensions]} has {4 + 4 * dimensions} bytes of header"
         )
     shape = struct.unpack(f">{dimensions}I", header[4:])
     if 0 in shape[1:]:
-        raise DataError(
-            f"{shown(path)} announces images of {shape[1]} x {shape[2]} pixels; both must be at least 1"
-        )
+        raise DataError(f"{shown(path)} announces images of {shape[1]} x {shape[2]} pixels; both must be at least 1")
     return shape
 
 

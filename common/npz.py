@@ -49,8 +49,7 @@ def read(path: Path, key: str) -> npt.NDArray[Any]:
     """Return one array; it owns its memory and may be written to."""
     with _member(path, key) as (stream, shape, fortran, dtype):
         count = math.prod(shape) * dtype.itemsize
-        # One byte more than there is: reaching the end makes zipfile verify its checksum.
-        data = read_up_to(stream, count + 1)
+        data = read_up_to(stream, count)  # to the member's end, where zipfile verifies the checksum
         if len(data) != count:
             raise DataError(f"{shown(path)}: array {key!r} is cut short or damaged; fetch or write it again")
         flat: npt.NDArray[Any] = np.frombuffer(data, dtype=dtype)
@@ -98,7 +97,5 @@ def _read_header(path: Path, key: str, stream: IO[bytes]) -> tuple[tuple[int, ..
             "write it as numbers or fixed-width text"
         )
     if dtype.itemsize == 0 or len(shape) > _MAX_DIMENSIONS or any(size < 0 for size in shape):
-        raise DataError(
-            f"{shown(path)}: array {key!r} has the impossible form {dtype} {shape}; write it again"
-        )
+        raise DataError(f"{shown(path)}: array {key!r} has the impossible form {dtype} {shape}; write it again")
     return shape, fortran, dtype

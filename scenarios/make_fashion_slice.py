@@ -40,9 +40,7 @@ def first_of_each_class(labels: npt.NDArray[np.int64], count: int) -> npt.NDArra
     positions = [np.flatnonzero(labels == label)[:count] for label in classes]
     short = [int(label) for label, found in zip(classes, positions, strict=True) if len(found) < count]
     if short:
-        raise DataError(
-            f"class {short[0]} of fashion-mnist has fewer than {count} images; use the full dataset"
-        )
+        raise DataError(f"class {short[0]} of fashion-mnist has fewer than {count} images; use the full dataset")
     return np.sort(np.concatenate(positions))
 
 
@@ -79,16 +77,12 @@ def check(path: Path) -> None:
         held = datasets.read_slice(path, split)
         same_images = np.array_equal(held.images[:, 0], fresh[f"{split}_images"])
         if not (same_images and np.array_equal(held.labels, fresh[f"{split}_labels"])):
-            raise DataError(
-                f"{shown(path)}: its {split} split is not what fashion-mnist gives; build it again"
-            )
+            raise DataError(f"{shown(path)}: its {split} split is not what fashion-mnist gives; build it again")
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Write or check the slice; the return value is the process's exit code."""
-    parser = argparse.ArgumentParser(
-        prog="make_fashion_slice", description=(__doc__ or "").partition("\n")[0]
-    )
+    parser = argparse.ArgumentParser(prog="make_fashion_slice", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--output", type=Path, default=SLICE, help="the file to write or check")
     parser.add_argument("--check", action="store_true", help="compare the file with a rebuild, write nothing")
     options = parser.parse_args(arguments)

@@ -23,8 +23,6 @@ from dpdd.client.records import csv_table, idx, image_folder, npz, parquet_table
 from dpdd.client.records.description import Description, describe
 from dpdd.client.records.records import Records
 from dpdd.client.records.spec import DataSpec, Format
-from dpdd.common.errors import DataError
-from dpdd.common.files import shown
 
 __all__ = ["LOADERS", "DataSpec", "Description", "Records", "describe", "load"]
 
@@ -40,10 +38,7 @@ LOADERS: dict[Format, Callable[[DataSpec, Path], Records]] = {
 def load(spec: DataSpec, base: Path) -> Records:
     """Return the records that `spec` declares; its paths are relative to the folder `base`.
 
-    A class without a record is fine, a source without any record is a `DataError`, as is everything
-    malformed.
+    A class without a record is fine, and so is a source without any (it is the neighbour of one with a single record,
+    and must answer alike); everything malformed is a `DataError`.
     """
-    records = LOADERS[spec.format](spec, base)
-    if not len(records):
-        raise DataError(f"{shown(base / spec.path)} holds no record; a silo needs at least one")
-    return records
+    return LOADERS[spec.format](spec, base)

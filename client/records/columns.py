@@ -23,15 +23,9 @@ class Columns:
 
 def choose(names: Sequence[str], spec: DataSpec, path: Path) -> Columns:
     """Return the columns that `spec` declares, given the names of those there are."""
-    twice = (
-        next((name for name in names if names.count(name) > 1), None)
-        if len(set(names)) < len(names)
-        else None
-    )
+    twice = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
     if twice is not None:
-        raise DataError(
-            f"{shown(path)} has the column {quoted(twice)} more than once; give every column its own name"
-        )
+        raise DataError(f"{shown(path)} has the column {quoted(twice)} more than once; give every column its own name")
     label = _find(names, spec.label_column, "label_column", path)
     if spec.image_column is not None:
         return Columns(label, _find(names, spec.image_column, "image_column", path), ())

@@ -52,19 +52,13 @@ def _header(path: Path) -> list[str]:
         if line.startswith(b"\x1f\x8b"):
             raise DataError(f"{shown(path)} is gzipped; unpack it first")
         if len(line) == _MAX_HEADER:
-            raise DataError(
-                f"{shown(path)} has no line end in its first {_MAX_HEADER} bytes; it is not a CSV file"
-            )
+            raise DataError(f"{shown(path)} has no line end in its first {_MAX_HEADER} bytes; it is not a CSV file")
         text = line.decode("utf-8-sig").rstrip("\r\n")
         if "\r" in text:
-            raise DataError(
-                f"{shown(path)} has lines that end in a carriage return alone; write it with usual ones"
-            )
+            raise DataError(f"{shown(path)} has lines that end in a carriage return alone; write it with usual ones")
         names = next(csv.reader([text], strict=True), [])
     if not names:
-        raise DataError(
-            f"{shown(path)} does not begin with a header line; its first line must name the columns"
-        )
+        raise DataError(f"{shown(path)} does not begin with a header line; its first line must name the columns")
     return names
 
 
@@ -90,10 +84,6 @@ def _batches(path: Path, names: list[str], columns: Columns) -> Iterator[pa.Reco
             for batch in reader:
                 yield batch
                 good += batch.num_rows
-    except pa.ArrowInvalid as error:
-        if "Empty CSV file" in str(error):
-            return
-        raise _diagnosis(path, names, columns, good) from error
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _diagnosis(path, names, columns, good) from error
 
@@ -114,23 +104,15 @@ def _diagnosis(path: Path, names: list[str], columns: Columns, good: int) -> Dat
                         f"{shown(path)}: row {row} has {len(cells)} cells, but the header has {len(names)}"
                     )
                 if row > good and not _are_numbers([cells[position] for position in columns.numbers]):
-                    wrong = next(
-                        (at for at in columns.numbers if not _are_numbers([cells[at]])), columns.numbers[0]
-                    )
-                    state = (
-                        "is not a number"
-                        if cells[wrong].strip()
-                        else "is empty (write nan for a missing value)"
-                    )
+                    wrong = next((at for at in columns.numbers if not _are_numbers([cells[at]])), columns.numbers[0])
+                    state = "is not a number" if cells[wrong].strip() else "is empty (write nan for a missing value)"
                     return DataError(f"{shown(path)}: row {row}, column {quoted(names[wrong])} {state}")
     except (csv.Error, UnicodeDecodeError) as error:
         kind = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else "not well-formed CSV"
-        return DataError(
-            f"{shown(path)} is {kind} at or after row {row + 1}; export it as comma-separated UTF-8"
-        )
-    return DataError(
-        f"{shown(path)} is not well-formed CSV; export it as comma-separated UTF-8 with one header line"
-    )
+        return DataError(f"{shown(path)} is {kind} at or after row {row + 1}; export it as comma-separated UTF-8")
+    if row == 0:
+        return DataError(f"{shown(path)} holds no record; a silo needs at least one")
+    return DataError(f"{shown(path)} is not well-formed CSV; export it as comma-separated UTF-8 with one header line")
 
 
 def _are_numbers(cells: list[str]) -> bool:
@@ -151,10 +133,6 @@ def _images(
         if not name or inside.is_absolute() or PureWindowsPath(name).is_absolute() or ".." in inside.parts:
             raise DataError(f"{shown(where)} must name an image file in or below {shown(path.parent)}")
         if "\0" in name or not (path.parent / inside).is_file():
-            raise DataError(
-                f"{shown(where)} names an image file that is not there, {shown(path.parent / inside)}"
-            )
-        features[offset] = pictures.decode(
-            path.parent / inside, spec.shape, f"{where}: {path.parent / inside}"
-        )
+            raise DataError(f"{shown(where)} names an image file that is not there, {shown(path.parent / inside)}")
+        features[offset] = pictures.decode(path.parent / inside, spec.shape, f"{where}: {path.parent / inside}")
     return features

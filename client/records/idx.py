@@ -15,9 +15,7 @@ from dpdd.common.files import shown
 def load(spec: DataSpec, base: Path) -> Records:
     """Return the records in the IDX files `spec.path` and `spec.labels`."""
     if spec.labels is None:
-        raise DataError(
-            f"{shown(spec.path)} is an IDX file and needs a file of labels beside it; declare labels"
-        )
+        raise DataError(f"{shown(spec.path)} is an IDX file and needs a file of labels beside it; declare labels")
     path, label_path = base / spec.path, base / spec.labels
     images, numbers = idx.read_images(path), idx.read_labels(label_path)
     if len(images) != len(numbers):

@@ -33,9 +33,7 @@ def load(spec: DataSpec, base: Path) -> Records:
             position = labels.of_folder(entry.name, spec.classes, entry)
             found.extend((position, file) for file in _images(entry))
         elif entry.suffix.lower() in pictures.SUFFIXES:
-            raise DataError(
-                f"{shown(entry)} lies outside the class folders; move it into the folder of its class"
-            )
+            raise DataError(f"{shown(entry)} lies outside the class folders; move it into the folder of its class")
     found.sort(key=lambda pair: (pair[0], pair[1].name, pair[1].parent.name))
     features = np.empty((len(found), *spec.shape), dtype=np.uint8)
     for row, (_, file) in enumerate(found):
@@ -47,9 +45,7 @@ def _images(folder: Path) -> list[Path]:
     files = []
     for entry in _entries(folder):
         if entry.suffix.lower() not in pictures.SUFFIXES or not entry.is_file():
-            raise DataError(
-                f"{shown(entry)} is not an image file ({', '.join(pictures.SUFFIXES)}); remove it"
-            )
+            raise DataError(f"{shown(entry)} is not an image file ({', '.join(pictures.SUFFIXES)}); remove it")
         files.append(entry)
     return files
 
@@ -57,6 +53,4 @@ def _images(folder: Path) -> list[Path]:
 def _entries(folder: Path) -> list[Path]:
     with reading(folder, _WHAT):
         entries = sorted(folder.iterdir())
-    return [
-        entry for entry in entries if not entry.name.startswith(".") and entry.name.lower() not in _DROPPINGS
-    ]
+    return [entry for entry in entries if not entry.name.startswith(".") and entry.name.lower() not in _DROPPINGS]

@@ -50,9 +50,7 @@ def encode(
         codes = np.array([meanings.get(_text(value), -1) for value in distinct], dtype=np.int64)
         positions = codes[places] if len(codes) else np.zeros(0, dtype=np.int64)
     else:
-        positions = np.fromiter(
-            (meanings.get(value, -1) for value in labels), dtype=np.int64, count=len(labels)
-        )
+        positions = np.fromiter((meanings.get(value, -1) for value in labels), dtype=np.int64, count=len(labels))
     if (positions < 0).any():
         row = first + int((positions < 0).argmax())
         raise DataError(f"{shown(path)}: the label of {unit} {row} is none of the {_listed(classes)}")

@@ -45,9 +45,7 @@ def _check_shape(spec: DataSpec, path: Path, shape: tuple[int, ...]) -> None:
         wanted += [(height, width, channels)] + ([(height, width)] if channels == 1 else [])
     if not shape or shape[1:] not in wanted:
         forms = " or ".join(f"(N, {', '.join(map(str, form))})" for form in dict.fromkeys(wanted))
-        raise DataError(
-            f"{shown(path)}: array {spec.images_key!r} has shape {shape}, but {forms} is declared"
-        )
+        raise DataError(f"{shown(path)}: array {spec.images_key!r} has shape {shape}, but {forms} is declared")
 
 
 def _channels_first(values: npt.NDArray[Any], spec: DataSpec) -> npt.NDArray[Any]:

@@ -33,9 +33,7 @@ def to_features(
         return rows
     step = max(1, _CHUNK_BYTES // (8 * int(np.prod(spec.shape))))
     starts = range(0, len(rows), step)
-    return join(
-        [convert(rows[start : start + step], spec, path, first + start, unit) for start in starts], spec
-    )
+    return join([convert(rows[start : start + step], spec, path, first + start, unit) for start in starts], spec)
 
 
 def join(parts: Sequence[npt.NDArray[Any]], spec: DataSpec) -> npt.NDArray[Any]:
@@ -75,8 +73,7 @@ def _to_table(rows: npt.NDArray[Any], spec: DataSpec, path: Path, first: int, un
     lost = np.isinf(narrow) & np.isfinite(rows)
     if lost.any():
         raise DataError(
-            f"{shown(path)}: {unit} {first + _first_row(lost)} has a value too large for "
-            "a 32-bit number; rescale it"
+            f"{shown(path)}: {unit} {first + _first_row(lost)} has a value too large for a 32-bit number; rescale it"
         )
     return narrow
 

@@ -61,12 +61,8 @@ def _check_types(schema: pa.Schema, columns: Columns, path: Path) -> None:
         )
     for position in columns.numbers:
         field = schema.field(position)
-        if not (
-            types.is_integer(field.type) or types.is_floating(field.type) or types.is_boolean(field.type)
-        ):
-            raise DataError(
-                f"{shown(path)}: column {quoted(field.name)} must hold numbers, not {_named(field.type)}"
-            )
+        if not (types.is_integer(field.type) or types.is_floating(field.type) or types.is_boolean(field.type)):
+            raise DataError(f"{shown(path)}: column {quoted(field.name)} must hold numbers, not {_named(field.type)}")
     if columns.image is not None:
         field = schema.field(columns.image)
         if not (_is_bytes(field.type) or _is_struct_of_bytes(field.type)):

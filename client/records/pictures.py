@@ -30,9 +30,7 @@ def decode(source: Path | bytes, shape: tuple[int, ...], where: str) -> npt.NDAr
     channels, height, width = shape
     where = shown(where)
     try:
-        with Image.open(
-            io.BytesIO(source) if isinstance(source, bytes) else source, formats=_FORMATS
-        ) as image:
+        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=_FORMATS) as image:
             if image.size != (width, height):
                 raise DataError(
                     f"{where}: the image is {image.width} x {image.height} pixels (width x height), "
@@ -40,8 +38,7 @@ def decode(source: Path | bytes, shape: tuple[int, ...], where: str) -> npt.NDAr
                 )
             if image.mode not in _GREY + _COLOUR:
                 raise DataError(
-                    f"{where}: the image has colour mode {image.mode}; "
-                    "8-bit grey, RGB, RGBA or palette is needed"
+                    f"{where}: the image has colour mode {image.mode}; 8-bit grey, RGB, RGBA or palette is needed"
                 )
             pixels = np.asarray(_convert(image, channels))
     except DpddError:
@@ -49,9 +46,7 @@ def decode(source: Path | bytes, shape: tuple[int, ...], where: str) -> npt.NDAr
     except FileNotFoundError as error:
         raise DataError(f"{where}: there is no such image file") from error
     except Image.DecompressionBombError as error:
-        raise DataError(
-            f"{where}: the image is far larger than the declared {width} x {height} pixels"
-        ) from error
+        raise DataError(f"{where}: the image is far larger than the declared {width} x {height} pixels") from error
     except Exception as error:  # Pillow answers damaged bytes with almost any exception
         raise DataError(
             f"{where}: not a readable PNG, JPEG, BMP, GIF or WebP image ({type(error).__name__})"

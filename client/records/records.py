@@ -42,9 +42,7 @@ class Records:
                 f"not {form[0]} with {form[1]} dimensions"
             )
         if self.labels.dtype != np.int64 or self.labels.ndim != 1:
-            raise DataError(
-                f"labels must be int64 N, not {self.labels.dtype} with {self.labels.ndim} dimensions"
-            )
+            raise DataError(f"labels must be int64 N, not {self.labels.dtype} with {self.labels.ndim} dimensions")
         if len(self.features) != len(self.labels):
             raise DataError("features and labels must be equally many")
         for name in ("features", "labels"):
@@ -59,9 +57,7 @@ class Records:
         return "Records(private)"
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        raise TypeError(
-            "private records are not pickled or copied to another process; load them where they are used"
-        )
+        raise TypeError("private records are not pickled or copied to another process; load them where they are used")
 
     @property
     def is_table(self) -> bool:

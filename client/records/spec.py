@@ -37,18 +37,14 @@ class DataSpec(BaseModel):
     shape: tuple[Annotated[StrictInt, Field(ge=1, le=MAX_SIDE)], ...] = Field(
         description="channels, height and width of every image; or one number, the width of a table"
     )
-    label_column: str = Field(
-        default="label", min_length=1, description="csv and parquet: the column of labels"
-    )
+    label_column: str = Field(default="label", min_length=1, description="csv and parquet: the column of labels")
     image_column: str | None = Field(
         default=None,
         min_length=1,
         description="parquet: a column of encoded images; csv: of image files beside the csv; without it "
         "every column but the label is a pixel or a feature",
     )
-    images_key: str = Field(
-        default="images", min_length=1, description="npz: the array of images or features"
-    )
+    images_key: str = Field(default="images", min_length=1, description="npz: the array of images or features")
     labels_key: str = Field(default="labels", min_length=1, description="npz: the array of labels")
     value_range: tuple[float, float] = Field(
         default=_DEFAULT_RANGE,
@@ -102,32 +98,22 @@ class DataSpec(BaseModel):
             if self.is_table or self.shape[0] != 1:
                 raise ValueError("format 'idx' holds grey images, so shape must be (1, height, width)")
         elif self.labels is not None:
-            raise ValueError(
-                f"labels is for format 'idx' only; format {self.format!r} has its labels inside path"
-            )
+            raise ValueError(f"labels is for format 'idx' only; format {self.format!r} has its labels inside path")
         if self.is_table and self.format == "image-folder":
             raise ValueError("format 'image-folder' holds images, so shape must be (channels, height, width)")
         if self.image_column is not None:
             if self.is_table:
-                raise ValueError(
-                    "image_column is for images; a table's shape is one number and it has no such column"
-                )
+                raise ValueError("image_column is for images; a table's shape is one number and it has no such column")
             if self.image_column == self.label_column:
-                raise ValueError(
-                    f"image_column and label_column must differ, but both are {self.label_column!r}"
-                )
+                raise ValueError(f"image_column and label_column must differ, but both are {self.label_column!r}")
         for fields, formats in (
             (("label_column", "image_column"), ("csv", "parquet")),
             (("images_key", "labels_key"), ("npz",)),
         ):
             wrong = [field for field in fields if field in given and self.format not in formats]
             if wrong:
-                raise ValueError(
-                    f"{wrong[0]} is for format {' or '.join(map(repr, formats))}, not {self.format!r}"
-                )
+                raise ValueError(f"{wrong[0]} is for format {' or '.join(map(repr, formats))}, not {self.format!r}")
         encoded = self.format in ("image-folder", "idx") or self.image_column is not None
         if encoded and self.value_range != _DEFAULT_RANGE:
-            raise ValueError(
-                "value_range is for numeric pixels; IDX and encoded images always run from 0 to 255"
-            )
+            raise ValueError("value_range is for numeric pixels; IDX and encoded images always run from 0 to 255")
         return self

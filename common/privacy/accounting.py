@@ -21,7 +21,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpdd.common.privacy.events import Event, Gaussian, NonPrivate, PoissonGaussian, gaussian_mu, parts
+from dpdd.common.privacy.events import (
+    Event,
+    Gaussian,
+    NonPrivate,
+    PoissonGaussian,
+    compose,
+    gaussian_mu,
+    parts,
+)
 
 if TYPE_CHECKING:
     import dp_accounting
@@ -154,7 +162,7 @@ def calibrate(
     def private(sigma: float) -> bool:
         return account(event_of(sigma), delta).epsilon <= epsilon
 
-    low, high = 0.0, 1.0
+    low, high = 0.0, 1.0 if account is not guarantee else _unsampled(event_of, epsilon, delta)
     while not private(high):
         low, high = high, high * 2.0
         if high > 2.0**40:
@@ -166,6 +174,17 @@ def calibrate(
         middle = (low + high) / 2
         low, high = (low, middle) if private(middle) else (middle, high)
     return high
+
+
+def _unsampled(event_of: Callable[[float], Event], epsilon: float, delta: float) -> float:
+    """The σ that would do without sampling, which only helps: a PLD far below it can take hours and gigabytes."""
+    unit = compose(
+        *(
+            Gaussian(part.sigma, part.steps) if isinstance(part, PoissonGaussian) else part
+            for part in parts(event_of(1.0))
+        )
+    )
+    return (gaussian_mu(unit) or 1.0) / largest_mu(epsilon, delta)
 
 
 def rdp_curve(event: Event, orders: tuple[float, ...]) -> np.ndarray:

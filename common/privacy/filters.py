@@ -108,14 +108,18 @@ def verdict(budget: Budget, spent: Sequence[Spending], new: Spending) -> Verdict
 
 
 def spent_epsilon(budget: Budget, spent: Sequence[Spending]) -> float:
-    """An upper bound on ε, at the budget's δ, of everything released so far."""
+    """ε, at the budget's δ, of everything released so far, accounted as if it had been a fixed list of events.
+
+    (What holds for adaptively chosen events is the budget itself: that is what a filter promises.)
+    """
     if not spent:
         return 0.0
     delta = _delta_left(budget, spent)
     mode = mode_for(budget, spent[0])
     event = compose(*(spending.event for spending in spent))
     if mode != "renyi":
-        return guarantee(event, delta).epsilon
+        epsilon = guarantee(event, delta).epsilon
+        return budget.epsilon if budget.epsilon < epsilon <= budget.epsilon * (1 + 1e-9) else epsilon  # rounding only
     filter_ = _renyi_filter(budget.epsilon, budget.delta, delta)
     used = rdp_curve(event, filter_.orders)
     return float(min((used + filter_.conversions).min(), budget.epsilon)) if (used <= filter_.caps).any() else math.inf

@@ -1,11 +1,13 @@
-"""Private records: every format gives the same arrays, nothing private is shown, damage gives one `DataError`."""
+"""Private records: every format gives the same arrays, nothing private shows, damage gives a `DataError`."""
 
 from __future__ import annotations
 
 import copy
+import csv
+import io
 import pickle
-import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,10 +19,79 @@ from PIL import Image
 from pydantic import ValidationError
 
 from dpdd.client.records import DataSpec, Records, describe, load
+from dpdd.common import idx
 from dpdd.common.errors import DataError
 
-sys.path.insert(0, str(Path(__file__).parent))
-from record_files import CLASSES, picture, sample, spec, write_all, write_csv
+CLASSES = ("cat", "dog", "emu")
+
+
+def sample(channels: int = 1, count: int = 7, height: int = 4, width: int = 5) -> tuple[np.ndarray, np.ndarray]:
+    """Random images with rising labels; the class "emu" stays empty."""
+    images = np.random.default_rng(0).integers(0, 256, (count, channels, height, width), dtype=np.uint8)
+    return images, np.array([0] * (count // 2) + [1] * (count - count // 2))
+
+
+def picture(image: np.ndarray, kind: str = "PNG") -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(image[0] if len(image) == 1 else image.transpose(1, 2, 0)).save(out, kind)
+    return out.getvalue()
+
+
+def spec(form: str, path: str, shape: tuple[int, ...] = (1, 4, 5), **more: Any) -> DataSpec:
+    return DataSpec(format=form, path=path, classes=CLASSES, shape=shape, **more)  # type: ignore[arg-type]
+
+
+def write_csv(path: Path, header: list[str], rows: list[list[Any]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([header, *rows])
+
+
+def write_all(base: Path, images: np.ndarray, labels: np.ndarray) -> dict[str, DataSpec]:
+    """Write the records in every way there is, and return a spec for each."""
+    shape = images.shape[1:]
+    names = [CLASSES[label] for label in labels]
+    flat = images.reshape(len(images), -1)
+    header = [f"pixel{number}" for number in range(flat.shape[1])]
+    made: dict[str, DataSpec] = {}
+    for kind in ("png", "bmp"):
+        for row, (image, name) in enumerate(zip(images, names, strict=True)):
+            (base / kind / name).mkdir(parents=True, exist_ok=True)
+            (base / kind / name / f"{row:04}.{kind}").write_bytes(picture(image, kind.upper()))
+        made[f"folder of {kind}"] = spec("image-folder", kind, shape)
+    (base / "png" / "emu").mkdir()
+
+    write_csv(base / "pixels.csv", ["label", *header], [[n, *r] for n, r in zip(names, flat.tolist(), strict=True)])
+    made["csv of pixels"] = spec("csv", "pixels.csv", shape)
+    files = [f"png/{name}/{row:04}.png" for row, name in enumerate(names)]
+    write_csv(base / "files.csv", ["id", "file", "y"], [[7, f, la] for f, la in zip(files, labels, strict=True)])
+    made["csv of files"] = spec("csv", "files.csv", shape, image_column="file", label_column="y")
+
+    columns = {"label": labels, **dict(zip(header, flat.T, strict=True))}
+    pq.write_table(pa.table(columns), base / "pixels.parquet")
+    made["parquet of pixels"] = spec("parquet", "pixels.parquet", shape)
+    encoded = [picture(image) for image in images]
+    dictionary = pa.array(names).dictionary_encode()
+    pq.write_table(pa.table({"image": encoded, "label": dictionary}), base / "bytes.parquet")
+    made["parquet of bytes"] = spec("parquet", "bytes.parquet", shape, image_column="image")
+    structs = [{"bytes": data, "path": None} for data in encoded]
+    pq.write_table(pa.table({"image": structs, "label": labels}), base / "structs.parquet")
+    made["parquet of structs"] = spec("parquet", "structs.parquet", shape, image_column="image")
+
+    np.savez(base / "first.npz", images=images, labels=labels)
+    made["npz, channels first"] = spec("npz", "first.npz", shape)
+    np.savez_compressed(base / "last.npz", x=images.transpose(0, 2, 3, 1), y=np.array(names)[:, None])
+    made["npz, channels last"] = spec("npz", "last.npz", shape, images_key="x", labels_key="y")
+    np.savez(base / "float.npz", images=(images / 255).astype(np.float64), labels=labels)
+    made["npz of floats"] = spec("npz", "float.npz", shape, value_range=(0, 1))
+    if shape[0] == 1:
+        np.savez(base / "flat.npz", images=images[:, 0], labels=np.array(names, dtype="S"))
+        made["npz without channels"] = spec("npz", "flat.npz", shape)
+        for suffix in ("", ".gz"):
+            idx.write(base / f"images{suffix}", images[:, 0])
+            idx.write(base / f"labels{suffix}", labels.astype(np.uint8))
+            made[f"idx{suffix}"] = spec("idx", f"images{suffix}", shape, labels=f"labels{suffix}")
+    return made
+
 
 # Formats agree
 
@@ -113,6 +184,14 @@ def test_an_image_folder_passes_over_droppings_and_takes_positions_as_names(tmp_
     assert load(spec("image-folder", "f", (1, 2, 2)), tmp_path).labels.tolist() == [0, 0]
 
 
+def test_an_image_folder_comes_class_by_class_then_by_file_name(tmp_path: Path) -> None:
+    for shade, name in enumerate(("zebra/b.png", "ant/c.png", "ant/a.png", "zebra/a.png")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(picture(np.full((1, 1, 1), shade, dtype=np.uint8)))
+    records = load(DataSpec(format="image-folder", path=".", classes=("zebra", "ant"), shape=(1, 1, 1)), tmp_path)
+    assert records.features.ravel().tolist() == [3, 0, 2, 1] and records.labels.tolist() == [0, 0, 1, 1]
+
+
 def test_digits_as_class_names_are_names_in_every_format(tmp_path: Path) -> None:
     for table in table_files(tmp_path, np.zeros((2, 1)), np.array([2, 1])):
         write_csv(tmp_path / "t.csv", ["f0", "label"], [[0, "2"], [0, "1"]])
@@ -127,8 +206,7 @@ def test_a_csv_with_a_mark_quotes_and_blank_lines(tmp_path: Path) -> None:
     assert records.features.tolist() == [[1, 2], [3, -45]] and records.labels.tolist() == [0, 1]
 
 
-def test_60000_rows_of_785_columns_in_blocks(tmp_path: Path) -> None:
-    # A tenth of that many rows: enough for several blocks, so row order and block joints are tested.
+def test_a_csv_of_many_blocks_keeps_its_rows_in_order(tmp_path: Path) -> None:
     values = np.random.default_rng(1).integers(0, 256, (6000, 785))
     values[:, 0] %= 3
     header = ",".join(["label", *(f"p{number}" for number in range(784))])
@@ -289,27 +367,24 @@ SOURCES = {
 def test_damaged_files_only_ever_give_data_errors(
     tmp_path: Path, name: str, keep: float | None, changes: list[tuple[float, int, bool]]
 ) -> None:
-    marker = tmp_path / "made"
-    if not marker.exists():
+    source, good = tmp_path / SOURCES[name], tmp_path / "undamaged"
+    if not good.exists():  # hypothesis runs all examples in one folder
         write_all(tmp_path, *sample(1))
-        marker.touch()
-        for source in SOURCES.values():
-            (tmp_path / f"{source}.good").write_bytes((tmp_path / source).read_bytes())
-            (tmp_path / f"{source}.good").rename(marker.parent / f"good-{source.replace('/', '-')}")
+        source.rename(good)
     declared = spec_of(name)
-    data = bytearray((tmp_path / f"good-{SOURCES[name].replace('/', '-')}").read_bytes())
+    data = bytearray(good.read_bytes())
     if keep is not None:
         del data[int(keep * len(data)) :]
     for place, value, insert in changes:
         at = int(place * len(data))
         data[at : at + (0 if insert else 1)] = bytes([value])
-    (tmp_path / SOURCES[name]).write_bytes(data)
+    source.write_bytes(data)
     try:
         records = load(declared, tmp_path)
     except DataError as error:
         assert "\n" not in str(error) and str(tmp_path) in str(error)
     else:
-        assert records.features.shape[1:] == (1, 4, 5) and 0 < len(records)
+        assert records.features.shape[1:] == (1, 4, 5) and len(records) > 0
         assert set(records.labels.tolist()) <= {0, 1, 2}
 
 

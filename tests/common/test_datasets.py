@@ -1,4 +1,4 @@
-"""Public datasets: where they are looked for, what the shipped slice holds, and what is said when they are not there."""
+"""Public datasets: where they are looked for, what the slice holds, what is said when they are missing."""
 
 from __future__ import annotations
 

@@ -133,9 +133,7 @@ def test_a_gzip_bomb_is_refused_before_it_unpacks(tmp_path: Path, monkeypatch: p
     refused(path, "unpacks to 2000000", "100 times")
 
 
-mutations = st.tuples(
-    st.integers(0, 200), st.lists(st.tuples(st.integers(0, 200), st.integers(0, 255)), max_size=4)
-)
+mutations = st.tuples(st.integers(0, 200), st.lists(st.tuples(st.integers(0, 200), st.integers(0, 255)), max_size=4))
 
 
 @given(mutation=mutations, packed=st.booleans(), labels=st.booleans())

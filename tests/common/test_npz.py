@@ -51,6 +51,7 @@ def test_python_objects_are_refused(tmp_path: Path) -> None:
     refused(tmp_path / "a.npz", "x", "Python objects")
 
 
+@pytest.mark.filterwarnings("ignore:Stored array in format 3.0")
 def test_named_fields_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.zeros(1, dtype=[("age", "<f4")]))
     refused(tmp_path / "a.npz", "x", "named fields")

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
+from dpdd.common.privacy import clipping
 from dpdd.common.privacy.clipping import (
     GRID,
     ClippedSum,
@@ -147,7 +148,7 @@ def test_the_grid_is_close_to_clipping_in_floats(
 @pytest.mark.parametrize("value", [1e155, 1e200, 1e308, 1.7e308])
 def test_huge_rows_keep_their_direction(value: float) -> None:
     layout = Layout((global_segment("x", 2, 1),))
-    grid = clip_to_grid(np.array([[3 * value / 4, value]]), np.array([0]), layout)
+    grid = clip_to_grid(np.array([[0.75 * value, value]]), np.array([0]), layout)
     np.testing.assert_allclose(grid / GRID, [[0.6, 0.8]], atol=3 / GRID)
 
 
@@ -182,6 +183,16 @@ def test_the_norm_check_cannot_be_overrun() -> None:
     row[0, 0] = 1e308
     grid = clip_to_grid(row, np.array([0]), layout)
     assert weighted_square(grid[0], 0, layout) <= GRID**2
+
+
+@pytest.mark.parametrize("margin", [1.000001, 2.0, 4096.0])
+def test_the_bound_does_not_hang_on_the_float_arithmetic(margin: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were norms underestimated, the exact check would still drop what is too large, at 2^64 as well."""
+    monkeypatch.setattr(clipping, "_MARGIN", margin)
+    for side in (1, 2, 1 << 12):
+        layout = Layout((Segment("x", side, side, (tuple(range(side)),)),))
+        grid = clip_to_grid(np.full((1, side), 1e100), np.array([0]), layout)
+        assert weighted_square(grid[0], 0, layout) <= GRID**2
 
 
 def test_overlapping_groups_count_as_often_as_they_are_added() -> None:
