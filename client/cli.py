@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpdd.common.cli import Commands, print_json, table
+from dpdd.common.cli import Commands, facts, print_json, table
 from dpdd.common.errors import ConfigError, DpddError, PolicyError, WireError
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     deny = _silo_command(commands, "deny", _deny, "refuse a request that waits")
     deny.add_argument("id", help="the request's id, or its first characters")
     deny.add_argument("--why", required=True, help="what the coordinator is told")
-    answer = _silo_command(commands, "answer", _answer, "answer a request from a file, into a file")
+    answer = _silo_command(commands, "answer", _answer, "answer a request from a file, into a file", json=True)
     answer.add_argument("request", type=Path, help="a request file (*.request)")
     answer.add_argument("--out", type=Path, required=True, metavar="FILE", help="where the signed release goes")
     answer.add_argument("--quiet", action="store_true", help="no progress")
@@ -179,7 +178,7 @@ def _budget(options: argparse.Namespace) -> None:
         })
         return
     print(f"silo {status.silo}: budget ε = {status.budget.epsilon:g} at δ = {status.budget.delta:g}")
-    print(table(["", "ε"], [["spent", f"{status.spent:.4f}"], ["remaining", f"{status.remaining:.4f}"]]))
+    print(facts({"spent": f"ε = {status.spent:.4f}", "remaining": f"ε = {status.remaining:.4f}"}))
     rows = [
         [e.time[:19].replace("T", " "), e.body["run"], e.body["method"], f"{e.body['epsilon']:g}", f"{e.body['delta']:g}",
          "released" if any(c.kind == "commit" and c.request_id == e.request_id for c in entries) else "reserved",
@@ -226,16 +225,20 @@ def _plan(options: argparse.Namespace) -> None:
             "remaining": remaining, "paid_already": verdict is None, "fits": fits,
         })
         return
-    print(table(["", ""], [
-        ["request", request.id[:16] + "…"],
-        ["run", request.run],
-        ["method", f"{request.method} ({request.kind.words})"],
-        ["asks for", f"ε = {request.epsilon:g}, δ = {request.delta:g}"],
-        ["event", describe(plan.event)],
-        ["accounted by", plan.guarantee.accountant],
-        ["leaves", f"{plan.coordinates} noisy numbers, about {plan.bytes / 1e6:.2f} MB"],
-        ["remaining now", f"ε = {remaining:.4g}"],
-    ]))
+    print(
+        facts(
+            {
+                "request": request.id[:16] + "…",
+                "run": request.run,
+                "method": f"{request.method} ({request.kind.words})",
+                "asks for": f"ε = {request.epsilon:g}, δ = {request.delta:g}",
+                "event": describe(plan.event),
+                "accounted by": plan.guarantee.accountant,
+                "leaves": f"{plan.coordinates} noisy numbers, about {plan.bytes / 1e6:.2f} MB",
+                "remaining now": f"ε = {remaining:.4g}",
+            }
+        )
+    )
     if verdict is None:
         print("this request is paid for already: answering it (again) costs nothing")
     elif fits:
@@ -337,7 +340,7 @@ def _answer(options: argparse.Namespace) -> None:
     from dpdd.common.progress import Console
     from dpdd.common.wire.answer import Refusal
 
-    console = Console(options.quiet)
+    console = Console(options.quiet or options.json)
     answer = _silo(options).answer(_read_request(options.request), console)
     console.finish()
     if isinstance(answer, Refusal):
@@ -348,8 +351,10 @@ def _answer(options: argparse.Namespace) -> None:
         raise DpddError(f"{options.out}: the release cannot be written ({error.strerror}); it is safe in the outbox") from None
     if not written and options.out.read_bytes() != answer.data:
         raise ConfigError(f"{options.out}: there is another file of that name")
-    if not options.quiet:
-        print(json.dumps({"release": str(options.out), "bytes": len(answer.data)}))
+    if options.json:
+        print_json({"release": str(options.out), "bytes": len(answer.data), "request": options.request.name})
+    elif not options.quiet:
+        print(f"wrote {options.out} ({len(answer.data)} bytes); this request will always get these bytes")
 
 
 if __name__ == "__main__":

@@ -12,11 +12,11 @@ import math
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, NoReturn
+from typing import Any
 
-from dpdd.common.errors import ConfigError, DpddError
+from dpdd.common.errors import DpddError
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
@@ -111,6 +111,17 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([line(header), "  ".join("-" * width for width in widths), *map(line, rows)])
 
 
+def facts(rows: Mapping[str, str]) -> str:
+    """Names and values, one to a line.
+
+    >>> print(facts({"method": "dp-merf", "ε": "1"}))
+    method  dp-merf
+    ε       1
+    """
+    width = max(map(len, rows))
+    return "\n".join(f"{name.ljust(width)}  {value}" for name, value in rows.items())
+
+
 def print_json(value: Any) -> None:
     """One JSON document on stdout; infinities become null, since JSON has none."""
     print(json.dumps(_plain(value), indent=2, ensure_ascii=False))
@@ -131,7 +142,3 @@ def _is_number(text: str) -> bool:
         text in ("", "–", "∞")
     )
 
-
-def fail(sentence: str) -> NoReturn:
-    """A ConfigError from inside an expression."""
-    raise ConfigError(sentence)

@@ -85,10 +85,12 @@ def _batches(path: Path, names: list[str], columns: Columns) -> Iterator[pa.Reco
                 yield batch
                 good += batch.num_rows
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise _diagnosis(path, names, columns, good) from error
+        problem = _diagnosis(path, names, columns, good)
+        if problem is not None:
+            raise problem from error
 
 
-def _diagnosis(path: Path, names: list[str], columns: Columns, good: int) -> DataError:
+def _diagnosis(path: Path, names: list[str], columns: Columns, good: int) -> DataError | None:
     """Find what pyarrow stumbled over after `good` rows; its messages lack the row and repeat the cell."""
     row = 0
     try:
@@ -111,7 +113,7 @@ def _diagnosis(path: Path, names: list[str], columns: Columns, good: int) -> Dat
         kind = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else "not well-formed CSV"
         return DataError(f"{shown(path)} is {kind} at or after row {row + 1}; export it as comma-separated UTF-8")
     if row == 0:
-        return DataError(f"{shown(path)} holds no record; a silo needs at least one")
+        return None  # pyarrow takes a header without rows for an error; it is a source without records
     return DataError(f"{shown(path)} is not well-formed CSV; export it as comma-separated UTF-8 with one header line")
 
 

@@ -28,7 +28,7 @@ CLASSES = ("cat", "dog", "emu")
 def sample(channels: int = 1, count: int = 7, height: int = 4, width: int = 5) -> tuple[np.ndarray, np.ndarray]:
     """Random images with rising labels; the class "emu" stays empty."""
     images = np.random.default_rng(0).integers(0, 256, (count, channels, height, width), dtype=np.uint8)
-    return images, np.array([0] * (count // 2) + [1] * (count - count // 2))
+    return images, np.array([0] * (count // 2) + [1] * (count - count // 2), dtype=np.int64)
 
 
 def picture(image: np.ndarray, kind: str = "PNG") -> bytes:
@@ -50,15 +50,15 @@ def write_all(base: Path, images: np.ndarray, labels: np.ndarray) -> dict[str, D
     """Write the records in every way there is, and return a spec for each."""
     shape = images.shape[1:]
     names = [CLASSES[label] for label in labels]
-    flat = images.reshape(len(images), -1)
+    flat = images.reshape(len(images), int(np.prod(shape)))
     header = [f"pixel{number}" for number in range(flat.shape[1])]
     made: dict[str, DataSpec] = {}
     for kind in ("png", "bmp"):
+        (base / kind / "emu").mkdir(parents=True)
         for row, (image, name) in enumerate(zip(images, names, strict=True)):
             (base / kind / name).mkdir(parents=True, exist_ok=True)
             (base / kind / name / f"{row:04}.{kind}").write_bytes(picture(image, kind.upper()))
         made[f"folder of {kind}"] = spec("image-folder", kind, shape)
-    (base / "png" / "emu").mkdir()
 
     write_csv(base / "pixels.csv", ["label", *header], [[n, *r] for n, r in zip(names, flat.tolist(), strict=True)])
     made["csv of pixels"] = spec("csv", "pixels.csv", shape)
@@ -70,16 +70,17 @@ def write_all(base: Path, images: np.ndarray, labels: np.ndarray) -> dict[str, D
     pq.write_table(pa.table(columns), base / "pixels.parquet")
     made["parquet of pixels"] = spec("parquet", "pixels.parquet", shape)
     encoded = [picture(image) for image in images]
-    dictionary = pa.array(names).dictionary_encode()
-    pq.write_table(pa.table({"image": encoded, "label": dictionary}), base / "bytes.parquet")
+    dictionary = pa.array(names, pa.string()).dictionary_encode()
+    pq.write_table(pa.table({"image": pa.array(encoded, pa.binary()), "label": dictionary}), base / "bytes.parquet")
     made["parquet of bytes"] = spec("parquet", "bytes.parquet", shape, image_column="image")
-    structs = [{"bytes": data, "path": None} for data in encoded]
+    struct = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+    structs = pa.array([{"bytes": data, "path": None} for data in encoded], struct)
     pq.write_table(pa.table({"image": structs, "label": labels}), base / "structs.parquet")
     made["parquet of structs"] = spec("parquet", "structs.parquet", shape, image_column="image")
 
     np.savez(base / "first.npz", images=images, labels=labels)
     made["npz, channels first"] = spec("npz", "first.npz", shape)
-    np.savez_compressed(base / "last.npz", x=images.transpose(0, 2, 3, 1), y=np.array(names)[:, None])
+    np.savez_compressed(base / "last.npz", x=images.transpose(0, 2, 3, 1), y=np.array(names, dtype=str)[:, None])
     made["npz, channels last"] = spec("npz", "last.npz", shape, images_key="x", labels_key="y")
     np.savez(base / "float.npz", images=(images / 255).astype(np.float64), labels=labels)
     made["npz of floats"] = spec("npz", "float.npz", shape, value_range=(0, 1))
@@ -109,6 +110,19 @@ def test_every_format_gives_the_same_records(tmp_path: Path, channels: int) -> N
         assert np.array_equal(batch_labels, labels), name
         if name != "npz of floats":
             assert records.features.dtype == np.uint8 and np.array_equal(records.features, images), name
+
+
+@pytest.mark.parametrize("ending", ["", "\n", "\r\n\n\n"])
+def test_a_source_without_records_is_legal_in_every_format(tmp_path: Path, ending: str) -> None:
+    # It is the neighbour of a source with one record, so it must load alike.
+    made = write_all(tmp_path, *sample(1, count=0))
+    for name in ("pixels.csv", "files.csv"):
+        (tmp_path / name).write_bytes((tmp_path / name).read_bytes().rstrip() + ending.encode())
+    for name, declared in made.items():
+        records = load(declared, tmp_path)
+        assert len(records) == 0 and records.features.shape == (0, 1, 4, 5), name
+        found = describe(records, declared)
+        assert found.count == 0 and found.per_class == {"cat": 0, "dog": 0, "emu": 0} and found.minimum is None
 
 
 def table_files(base: Path, values: np.ndarray, labels: np.ndarray) -> list[DataSpec]:
@@ -384,7 +398,7 @@ def test_damaged_files_only_ever_give_data_errors(
     except DataError as error:
         assert "\n" not in str(error) and str(tmp_path) in str(error)
     else:
-        assert records.features.shape[1:] == (1, 4, 5) and len(records) > 0
+        assert records.features.shape[1:] == (1, 4, 5)
         assert set(records.labels.tolist()) <= {0, 1, 2}
 
 

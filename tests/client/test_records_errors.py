@@ -81,11 +81,6 @@ def in_folder(folder: Path, *fragments: str) -> None:
     refused(folder.parent, "image-folder", "f", *fragments)
 
 
-def test_folder_without_records(tmp_path: Path) -> None:
-    (tmp_path / "f" / "cat").mkdir(parents=True)
-    in_folder(tmp_path / "f", "holds no record")
-
-
 def test_folder_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"x")
     in_folder(tmp_path / "f", "is a file")
@@ -149,7 +144,6 @@ def write_idx(base: Path, images: np.ndarray, labels: np.ndarray) -> None:
         (np.zeros((2, 2, 2), np.uint8), np.zeros(3, np.uint8), ("equally many",)),
         (np.zeros((2, 2, 3), np.uint8), np.zeros(2, np.uint8), ("2 x 3 pixels", "2 x 2 is declared")),
         (np.zeros((2, 2, 2), np.uint8), np.array([0, 2], np.uint8), ("/y", "record 2", "none of the 2")),
-        (np.zeros((0, 2, 2), np.uint8), np.zeros(0, np.uint8), ("holds no record",)),
     ],
 )
 def test_unfit_idx_files(tmp_path: Path, images: np.ndarray, labels: np.ndarray, fragments: tuple[str, ...]) -> None:
@@ -189,7 +183,6 @@ GOOD = np.zeros((3, 1, 2, 2), np.uint8)
         (GOOD.astype(str), np.zeros(3, np.int64), ("must hold numbers",)),
         (GOOD.astype(complex), np.zeros(3, np.int64), ("must hold numbers",)),
         (GOOD.astype(object), np.zeros(3, np.int64), ("Python objects",)),
-        (GOOD[:0], np.zeros(0, np.int64), ("holds no record",)),
     ],
 )
 def test_unfit_archives(tmp_path: Path, images: np.ndarray, labels: np.ndarray, fragments: tuple[str, ...]) -> None:
@@ -258,9 +251,6 @@ def test_table_values_beyond_32_bits(tmp_path: Path, form: str) -> None:
     [
         (b"", ("does not begin with a header line",)),
         (b"\n", ("does not begin with a header line",)),
-        (b"label,a,b\n\n", ("holds no record",)),
-        (b"label,a,b\n", ("holds no record",)),
-        (b"label,a,b", ("holds no record",)),
         (b"y,a,b\ncat,1,2\n", ("no column 'label' (label_column)", "'y', 'a', 'b'")),
         (b"label;a;b\ncat;1;2\n", ("no column 'label'", "'label;a;b'")),
         (b"label,a,a\ncat,1,2\n", ("the column 'a' more than once",)),
@@ -342,10 +332,6 @@ def parquet(**columns: Any) -> Callable[[Path], None]:
         (parquet(label=[0, 1], a=[1, 1], b=[1.5, None]), ("row 2, column 'b' is empty", "nan")),
         (parquet(label=["cat", "emu"], a=[1, 1], b=[1, 1]), ("the label of row 2 is none",)),
         (parquet(label=[0, 7], a=[1, 1], b=[1, 1]), ("the label of row 2 is none",)),
-        (
-            parquet(label=pa.array([], pa.int64()), a=pa.array([], pa.int64()), b=pa.array([], pa.int64())),
-            ("no record",),
-        ),
         (lambda path: path.write_bytes(b"PAR1"), ("cannot be read as a Parquet file",)),
         (lambda path: path.write_bytes(b""), ("cannot be read as a Parquet file",)),
     ],

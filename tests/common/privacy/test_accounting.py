@@ -61,9 +61,7 @@ def test_epsilon_eight() -> None:
 def test_poisson_sampling(steps: int, by_pld: float, by_rdp: float) -> None:
     """The figure to three decimals: σ + 0.0005 is private, σ - 0.0005 is not."""
     for account, sigma in ((guarantee, by_pld), (rdp_guarantee, by_rdp)):
-        epsilons = [
-            account(PoissonGaussian(s, 50 / 6000, steps), DELTA).epsilon for s in (sigma - 5e-4, sigma + 5e-4)
-        ]
+        epsilons = [account(PoissonGaussian(s, 50 / 6000, steps), DELTA).epsilon for s in (sigma - 5e-4, sigma + 5e-4)]
         assert epsilons[1] <= 1.0 < epsilons[0]
         assert epsilons[0] - epsilons[1] < 2e-3
 
@@ -145,9 +143,7 @@ def test_largest_mu_and_epsilon_round_towards_privacy(epsilon: float, delta: flo
 
 
 _gaussians = st.builds(Gaussian, st.floats(2.0, 20.0), st.integers(1, 5))
-_poissons = st.builds(
-    PoissonGaussian, st.floats(1.5, 20.0), st.floats(0.001, 0.3), st.sampled_from([1, 10, 100, 1000])
-)
+_poissons = st.builds(PoissonGaussian, st.floats(1.5, 20.0), st.floats(0.001, 0.3), st.sampled_from([1, 10, 100, 1000]))
 
 
 @settings(deadline=None)
@@ -176,9 +172,7 @@ def test_a_mixture_costs_at_least_each_part(plain: Gaussian, sampled: PoissonGau
 
 @settings(deadline=None)
 @given(st.integers(1, 50), st.floats(0.05, 32.0), st.sampled_from([1e-3, 1e-5, 1e-9]))
-def test_calibrated_gaussian_noise_is_the_least_that_passes(
-    releases: int, epsilon: float, delta: float
-) -> None:
+def test_calibrated_gaussian_noise_is_the_least_that_passes(releases: int, epsilon: float, delta: float) -> None:
     sigma = calibrate(gaussian_releases(releases), epsilon, delta)
     assert gaussian_delta(math.sqrt(releases) / sigma, epsilon) <= delta * (1 + 1e-12)
     assert guarantee(Gaussian(sigma, releases), delta).epsilon <= epsilon * (1 + 1e-11)
@@ -222,9 +216,7 @@ def test_renyi_curve_of_a_gaussian_is_a_line(sigma: float, releases: int) -> Non
 def test_renyi_curve_adds_up_and_is_never_negative() -> None:
     orders = (1.25, 2.0, 8.0, 64.0)
     one, two = PoissonGaussian(1.3, 0.01, 100), Gaussian(2.0, 3)
-    np.testing.assert_allclose(
-        rdp_curve(compose(one, two), orders), rdp_curve(one, orders) + rdp_curve(two, orders)
-    )
+    np.testing.assert_allclose(rdp_curve(compose(one, two), orders), rdp_curve(one, orders) + rdp_curve(two, orders))
     for rate in (1e-12, 1e-9, 1e-6, 1e-3):
         assert (rdp_curve(PoissonGaussian(5.0, rate, 1), orders) >= 0.0).all()
 

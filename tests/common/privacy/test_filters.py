@@ -147,9 +147,7 @@ def test_renyi_mode_on_gaussians_stays_below_the_exact_filter(
 
 @settings(deadline=None)
 @given(st.floats(0.01, 32.0), st.floats(-12, -2).map(lambda x: 10.0**x), st.floats(0.01, 1.0))
-def test_the_orders_shares_of_delta_add_up_to_no_more_than_delta(
-    epsilon: float, delta: float, share: float
-) -> None:
+def test_the_orders_shares_of_delta_add_up_to_no_more_than_delta(epsilon: float, delta: float, share: float) -> None:
     """From caps back to δ_α by the conversion formula, written out here a second time."""
     left = delta * share
     filter_ = filters._renyi_filter(epsilon, delta, left)
@@ -277,9 +275,7 @@ def test_a_request_is_refused_exactly_when_it_asks_for_more_than_is_left(
 
 @settings(deadline=None, max_examples=30)
 @given(_epsilons, st.sampled_from(["gaussian", "renyi"]), st.lists(st.floats(1.0, 40.0), max_size=8))
-def test_what_remains_can_be_asked_for(
-    epsilon: float, composition: filters.Composition, sigmas: list[float]
-) -> None:
+def test_what_remains_can_be_asked_for(epsilon: float, composition: filters.Composition, sigmas: list[float]) -> None:
     """`remaining` is the ε of one more Gaussian: a little less fits, a little more does not."""
     budget = Budget(epsilon, DELTA, composition)
     spent = _admitted(budget, [Gaussian(s) for s in sigmas])
@@ -297,16 +293,14 @@ def test_the_order_of_events_does_not_matter(budget: Budget) -> None:
         events[1] = PoissonGaussian(3.0, 0.01, 50)
     new = Spending(Gaussian(8.0), 1e-18)
     answers = [
-        verdict(budget, [Spending(event, 1e-18) for event in order], new)
-        for order in itertools.permutations(events)
+        verdict(budget, [Spending(event, 1e-18) for event in order], new) for order in itertools.permutations(events)
     ]
     assert len({answer.fits for answer in answers}) == 1
     for name in ("requested", "remaining"):
         values = [getattr(answer, name) for answer in answers]
         assert max(values) - min(values) < 1e-9
     spent = [
-        spent_epsilon(budget, [Spending(event, 1e-18) for event in order])
-        for order in itertools.permutations(events)
+        spent_epsilon(budget, [Spending(event, 1e-18) for event in order]) for order in itertools.permutations(events)
     ]
     assert max(spent) - min(spent) < 1e-9
 

@@ -78,9 +78,7 @@ def without() -> NDArray[np.float64]:
 
 
 @pytest.mark.parametrize("name", EXTREME)
-def test_no_threshold_tells_a_record_apart_beyond_epsilon_and_delta(
-    name: str, without: NDArray[np.float64]
-) -> None:
+def test_no_threshold_tells_a_record_apart_beyond_epsilon_and_delta(name: str, without: NDArray[np.float64]) -> None:
     with_ = observe(np.concatenate([ROWS, [EXTREME[name]]]), np.append(LABELS, 1), 1.0, COUNT)
     assert advantage(with_, without, EPSILON) <= gaussian_delta(1.0, EPSILON) + SLACK
     if name in ("NaN", "infinite"):  # not a bit of difference: an attacker at ε = 0 has nothing, either

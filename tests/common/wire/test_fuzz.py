@@ -199,9 +199,7 @@ def test_well_framed_nonsense(decode: Decoder, message: type[Message], data: st.
 @pytest.mark.parametrize("decode, valid", [(decode_request, _REQUEST.encode()), (decode_release, _RELEASE.encode())])
 @settings(deadline=None, max_examples=ROUNDS)
 @given(data=st.data())
-def test_valid_messages_with_one_part_replaced_by_nonsense(
-    decode: Decoder, valid: bytes, data: st.DataObject
-) -> None:
+def test_valid_messages_with_one_part_replaced_by_nonsense(decode: Decoder, valid: bytes, data: st.DataObject) -> None:
     """Gets past the first checks, to the ones behind them."""
     kind = request_pb2.ReleaseRequest if decode is decode_request else release_pb2.Release
     message, nonsense = kind.FromString(valid), kind()

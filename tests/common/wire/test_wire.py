@@ -267,9 +267,7 @@ def test_requests_that_cannot_be_are_refused(field: str, value: Any, complaint: 
     st.binary(min_size=32, max_size=32).map(bytes.hex),
     st.text(max_size=100).filter(str.isprintable),
 )
-def test_releases_come_back(
-    arrays: dict[str, Any], silo: str, epsilon: float, entry: str, software: str
-) -> None:
+def test_releases_come_back(arrays: dict[str, Any], silo: str, epsilon: float, entry: str, software: str) -> None:
     made = release_of(
         privatised().post_process(lambda _: arrays),
         REQUEST,
@@ -292,9 +290,7 @@ def test_releases_keep_whether_they_protect_anybody() -> None:
     assert not decode_release(release().encode()).releasable
     total = ClippedSum(Layout((class_segment("x", 1, 1),)))
     real = privatise(total, Gaussian(4.0), SystemEntropy())
-    made = release_of(
-        real, REQUEST, silo="a", guarantee=Guarantee(1, 1e-5, "x"), ledger_entry="00" * 32, software="s"
-    )
+    made = release_of(real, REQUEST, silo="a", guarantee=Guarantee(1, 1e-5, "x"), ledger_entry="00" * 32, software="s")
     assert decode_release(made.encode()).releasable
 
 
