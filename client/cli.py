@@ -49,7 +49,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     init.add_argument("folder", type=Path, help="the silo's folder")
     init.add_argument("--name", help="the silo's name (default: the folder's)")
-    _silo_command(commands, "preflight", _preflight, "read the data, check the policy, and say what is wrong", json=True)
+    _silo_command(
+        commands, "preflight", _preflight, "read the data, check the policy, and say what is wrong", json=True
+    )
     budget = _silo_command(commands, "budget", _budget, "show what is spent and what is left", json=True)
     budget.add_argument(
         "--accept-change", action="store_true", help="record in the ledger that silo.toml has a new budget"
@@ -144,16 +146,30 @@ def _preflight(options: argparse.Namespace) -> None:
     if silo.settings.simulation is not None:
         findings.append("[simulation] is set: releases of this silo protect nobody")
     if options.json:
-        print_json({"silo": silo.settings.name, "records": facts.count, "per_class": facts.per_class,
-                    "shape": list(facts.shape), "minimum": facts.minimum, "maximum": facts.maximum,
-                    "non_finite": facts.non_finite, "epsilon_remaining": status.remaining, "findings": findings})
+        print_json(
+            {
+                "silo": silo.settings.name,
+                "records": facts.count,
+                "per_class": facts.per_class,
+                "shape": list(facts.shape),
+                "minimum": facts.minimum,
+                "maximum": facts.maximum,
+                "non_finite": facts.non_finite,
+                "epsilon_remaining": status.remaining,
+                "findings": findings,
+            }
+        )
         return
-    print(f"silo {silo.settings.name}: {facts.count} records of shape {tuple(facts.shape)}, values in "
-          f"[{facts.minimum}, {facts.maximum}]")
+    print(
+        f"silo {silo.settings.name}: {facts.count} records of shape {tuple(facts.shape)}, values in "
+        f"[{facts.minimum}, {facts.maximum}]"
+    )
     print(table(["class", "records"], [[name, str(count)] for name, count in facts.per_class.items()]))
     print("(these counts are private: they are shown here only, and never sent)")
-    print(f"budget: ε = {status.remaining:.4g} of {status.budget.epsilon:g} left at δ = {status.budget.delta:g}; "
-          f"approval: {policy.approval}; methods: {', '.join(policy.methods) or 'none'}")
+    print(
+        f"budget: ε = {status.remaining:.4g} of {status.budget.epsilon:g} left at δ = {status.budget.delta:g}; "
+        f"approval: {policy.approval}; methods: {', '.join(policy.methods) or 'none'}"
+    )
     for finding in findings:
         print(f"note: {finding}")
     print("ready" if not findings else "ready, with the notes above")
@@ -171,19 +187,34 @@ def _budget(options: argparse.Namespace) -> None:
     finally:
         ledger.close()
     if options.json:
-        print_json({
-            "silo": status.silo, "epsilon": status.budget.epsilon, "delta": status.budget.delta,
-            "composition": status.budget.composition, "spent": status.spent, "remaining": status.remaining,
-            "reserved": status.reserved, "committed": status.committed, "ledger_head": status.head,
-        })
+        print_json(
+            {
+                "silo": status.silo,
+                "epsilon": status.budget.epsilon,
+                "delta": status.budget.delta,
+                "composition": status.budget.composition,
+                "spent": status.spent,
+                "remaining": status.remaining,
+                "reserved": status.reserved,
+                "committed": status.committed,
+                "ledger_head": status.head,
+            }
+        )
         return
     print(f"silo {status.silo}: budget ε = {status.budget.epsilon:g} at δ = {status.budget.delta:g}")
     print(facts({"spent": f"ε = {status.spent:.4f}", "remaining": f"ε = {status.remaining:.4f}"}))
     rows = [
-        [e.time[:19].replace("T", " "), e.body["run"], e.body["method"], f"{e.body['epsilon']:g}", f"{e.body['delta']:g}",
-         "released" if any(c.kind == "commit" and c.request_id == e.request_id for c in entries) else "reserved",
-         e.request_id[:12]]
-        for e in entries if e.kind == "reserve"
+        [
+            e.time[:19].replace("T", " "),
+            e.body["run"],
+            e.body["method"],
+            f"{e.body['epsilon']:g}",
+            f"{e.body['delta']:g}",
+            "released" if any(c.kind == "commit" and c.request_id == e.request_id for c in entries) else "reserved",
+            e.request_id[:12],
+        ]
+        for e in entries
+        if e.kind == "reserve"
     ]
     if rows:
         print()
@@ -218,12 +249,23 @@ def _plan(options: argparse.Namespace) -> None:
         ledger.close()
     fits = verdict is None or verdict.fits
     if options.json:
-        print_json({
-            "request": request.id, "run": request.run, "method": request.method, "kind": request.kind.words,
-            "epsilon": plan.guarantee.epsilon, "delta": plan.guarantee.delta, "accountant": plan.guarantee.accountant,
-            "event": describe(plan.event), "numbers": plan.coordinates, "bytes": plan.bytes,
-            "remaining": remaining, "paid_already": verdict is None, "fits": fits,
-        })
+        print_json(
+            {
+                "request": request.id,
+                "run": request.run,
+                "method": request.method,
+                "kind": request.kind.words,
+                "epsilon": plan.guarantee.epsilon,
+                "delta": plan.guarantee.delta,
+                "accountant": plan.guarantee.accountant,
+                "event": describe(plan.event),
+                "numbers": plan.coordinates,
+                "bytes": plan.bytes,
+                "remaining": remaining,
+                "paid_already": verdict is None,
+                "fits": fits,
+            }
+        )
         return
     print(
         facts(
@@ -244,8 +286,10 @@ def _plan(options: argparse.Namespace) -> None:
     elif fits:
         print("it fits into the budget")
     else:
-        print(f"it does NOT fit: requested ε = {verdict.requested:.4g}, remaining ε = {verdict.remaining:.4g}, "
-              f"difference {verdict.difference:.4g}" + (f" ({verdict.why})" if verdict.why else ""))
+        print(
+            f"it does NOT fit: requested ε = {verdict.requested:.4g}, remaining ε = {verdict.remaining:.4g}, "
+            f"difference {verdict.difference:.4g}" + (f" ({verdict.why})" if verdict.why else "")
+        )
 
 
 def _log(options: argparse.Namespace) -> None:
@@ -259,12 +303,16 @@ def _log(options: argparse.Namespace) -> None:
         ledger.close()
     _check_outbox(silo, entries)
     if options.json:
-        print_json([
-            {"seq": e.seq, "time": e.time, "kind": e.kind, "request": e.request_id, "body": e.body, "hash": e.hash}
-            for e in entries
-        ])
+        print_json(
+            [
+                {"seq": e.seq, "time": e.time, "kind": e.kind, "request": e.request_id, "body": e.body, "hash": e.hash}
+                for e in entries
+            ]
+        )
         return
-    rows = [[str(e.seq), e.time[:19].replace("T", " "), e.kind, e.request_id[:12], _words(e), e.hash[:12]] for e in entries]
+    rows = [
+        [str(e.seq), e.time[:19].replace("T", " "), e.kind, e.request_id[:12], _words(e), e.hash[:12]] for e in entries
+    ]
     print(table(["#", "when (UTC)", "entry", "request", "what", "hash"], rows))
     print(f"{len(entries)} entries, each hashed over the one before and signed: the ledger is intact")
 
@@ -305,7 +353,9 @@ def _requests(options: argparse.Namespace) -> None:
     silo = _silo(options)
     waiting = silo.waiting()
     if options.json:
-        print_json([{"id": r.id, "run": r.run, "method": r.method, "epsilon": r.epsilon, "delta": r.delta} for r in waiting])
+        print_json(
+            [{"id": r.id, "run": r.run, "method": r.method, "epsilon": r.epsilon, "delta": r.delta} for r in waiting]
+        )
     elif waiting:
         rows = [[r.id[:16], r.run, r.method, f"{r.epsilon:g}", f"{r.delta:g}"] for r in waiting]
         print(table(["request", "run", "method", "ε", "δ"], rows))
@@ -324,7 +374,9 @@ def _decide(options: argparse.Namespace, kind: Any, body: dict[str, str]) -> Non
         ledger.note(kind, found[0].id, body)
     finally:
         ledger.close()
-    print(f"{'approved' if kind == 'approve' else 'denied'} {found[0].id[:16]} ({found[0].run}, ε = {found[0].epsilon:g})")
+    print(
+        f"{'approved' if kind == 'approve' else 'denied'} {found[0].id[:16]} ({found[0].run}, ε = {found[0].epsilon:g})"
+    )
 
 
 def _approve(options: argparse.Namespace) -> None:
@@ -348,7 +400,9 @@ def _answer(options: argparse.Namespace) -> None:
     try:
         written = write_new(options.out, answer.data)
     except OSError as error:
-        raise DpddError(f"{options.out}: the release cannot be written ({error.strerror}); it is safe in the outbox") from None
+        raise DpddError(
+            f"{options.out}: the release cannot be written ({error.strerror}); it is safe in the outbox"
+        ) from None
     if not written and options.out.read_bytes() != answer.data:
         raise ConfigError(f"{options.out}: there is another file of that name")
     if options.json:

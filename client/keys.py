@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from cryptography.hazmat.primitives import serialization
@@ -15,9 +14,7 @@ from dpdd.common.errors import IntegrityError
 def create_key(path: Path) -> Ed25519PrivateKey:
     """Make a new Ed25519 key at `path` (PEM, mode 0600); an existing file is never replaced."""
     key = Ed25519PrivateKey.generate()
-    pem = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     write_new(path, pem, mode=0o600)
     return key
 
@@ -36,7 +33,7 @@ def load_key(path: Path) -> Ed25519PrivateKey:
         raise IntegrityError(f"{path}: this is not an unencrypted PEM key") from None
     if not isinstance(key, Ed25519PrivateKey):
         raise IntegrityError(f"{path}: this is not an Ed25519 key")
-    if os.stat(path).st_mode & 0o077:
+    if path.stat().st_mode & 0o077:
         raise IntegrityError(f"{path}: the signing key is open to others; `chmod 600 {path}` closes it")
     return key
 

@@ -48,10 +48,9 @@ class OverBudget(BudgetError):
     def __init__(self, verdict: Verdict) -> None:
         self.verdict = verdict
         because = f": {verdict.why}" if verdict.why else ""
-        super().__init__(
-            f"the request does not fit the budget{because}: requested ε = {verdict.requested:.4g}, remaining ε = {verdict.remaining:.4g}, "
-            f"difference {max(verdict.difference, 0.0):.4g}"
-        )
+        figures = f"requested ε = {verdict.requested:.4g}, remaining ε = {verdict.remaining:.4g}"
+        difference = f"difference {max(verdict.difference, 0.0):.4g}"
+        super().__init__(f"the request does not fit the budget{because}: {figures}, {difference}")
 
 
 @dataclass(frozen=True)
@@ -231,9 +230,7 @@ class Ledger:
             raise LedgerError(f"{self._path}: the ledger file is damaged; restore it from a backup")
         owner = self.entries()[0].body["silo"]
         if owner != self._silo:
-            raise LedgerError(
-                f"{self._path}: this ledger belongs to silo {owner!r}, but silo.toml says {self._silo!r}"
-            )
+            raise LedgerError(f"{self._path}: this ledger belongs to silo {owner!r}, but silo.toml says {self._silo!r}")
 
     def _pragma(self, name: str) -> int:
         return int(self._db.execute(f"PRAGMA {name}").fetchone()[0])

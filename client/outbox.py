@@ -29,7 +29,9 @@ class Outbox:
             if write_new(self._path(request_id), data):
                 return data
         except OSError as error:
-            raise LedgerError(f"{self._folder}: the release cannot be written ({error.strerror}); nothing left") from None
+            raise LedgerError(
+                f"{self._folder}: the release cannot be written ({error.strerror}); nothing left"
+            ) from None
         kept = self.get(request_id)
         assert kept is not None
         return kept

@@ -33,16 +33,17 @@ def check(request: ReleaseRequest, settings: SiloSettings) -> None:
     if not unprotected and request.epsilon > policy.epsilon_per_request:
         raise Refused(
             Reason.NOT_ALLOWED,
-            f"the request asks for ε = {request.epsilon:g}, the policy allows {policy.epsilon_per_request:g} per request",
+            f"the request asks for ε = {request.epsilon:g}, the policy allows {policy.epsilon_per_request:g} a request",
         )
     if request.delta > policy.delta_per_request:
         raise Refused(
             Reason.NOT_ALLOWED,
-            f"the request asks for δ = {request.delta:g}, the policy allows {policy.delta_per_request:g} per request",
+            f"the request asks for δ = {request.delta:g}, the policy allows {policy.delta_per_request:g} a request",
         )
     if request.classes != settings.data.classes:
         raise Refused(Reason.NOT_ALLOWED, "the request's class list is not this silo's declared one")
     if request.shape != settings.data.shape:
         raise Refused(
-            Reason.NOT_ALLOWED, f"the request is for records of shape {request.shape}, this silo declares {settings.data.shape}"
+            Reason.NOT_ALLOWED,
+            f"the request is for records of shape {request.shape}, this silo declares {settings.data.shape}",
         )

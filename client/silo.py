@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -62,15 +61,13 @@ class Silo:
         try:
             (state / "outbox").mkdir(parents=True, exist_ok=True)
             (state / "requests").mkdir(exist_ok=True)
-            os.chmod(state, 0o700)
+            state.chmod(0o700)
             if not (state / "key.pem").exists():
                 create_key(state / "key.pem")
         except OSError as error:
             raise ConfigError(f"{state}: cannot be made ({error.strerror})") from None
         if not (state / "ledger.sqlite").exists():
-            Ledger.create(
-                state / "ledger.sqlite", settings.name, settings.budget.budget(), load_key(state / "key.pem")
-            )
+            Ledger.create(state / "ledger.sqlite", settings.name, settings.budget.budget(), load_key(state / "key.pem"))
         return Silo(folder)
 
     @property

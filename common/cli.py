@@ -75,7 +75,9 @@ def guarded(work: Callable[[], None], *, program: str, debug: bool) -> int:
     except (OSError, MemoryError) as error:
         return _report(program, str(error) or type(error).__name__, 1, debug)
     except Exception as error:
-        sentence = f"unexpected {type(error).__name__}: {error}; this is a bug in dpdd, run again with --debug for details"
+        sentence = (
+            f"unexpected {type(error).__name__}: {error}; this is a bug in dpdd, run again with --debug for details"
+        )
         return _report(program, sentence, 70, debug)
 
 
@@ -97,9 +99,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """
     cells = [list(header), *[list(row) for row in rows]]
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
-    numeric = [
-        bool(rows) and all(_is_number(row[column]) for row in rows) for column in range(len(header))
-    ]
+    numeric = [bool(rows) and all(_is_number(row[column]) for row in rows) for column in range(len(header))]
 
     def line(row: Sequence[str]) -> str:
         padded = [
@@ -141,4 +141,3 @@ def _is_number(text: str) -> bool:
     return text.replace(".", "", 1).replace("-", "", 1).replace("e", "", 1).replace(",", "").rstrip("%").isdigit() or (
         text in ("", "–", "∞")
     )
-

@@ -1,6 +1,6 @@
 """The methods that dpdd knows. A method is two files and one line here.
 
-`common/synthesis/<module>.py` holds what is public: `MethodSettings`, the layout of the released sums and the synthesis.
+`common/synthesis/<module>.py` holds what is public: `MethodSettings`, the layout of released sums, the synthesis.
 `client/mechanisms/<module>.py` holds the way from records to privatised sums; only the silo can import it.
 
 >>> method("dp-merf").module
@@ -48,9 +48,7 @@ class Method:
 
 METHODS = {
     entry.name: entry
-    for entry in (
-        Method("dp-merf", "random-feature mean embeddings and a generator", frozenset({Kind.STATISTICS})),
-    )
+    for entry in (Method("dp-merf", "random-feature mean embeddings and a generator", frozenset({Kind.STATISTICS})),)
 }
 
 

@@ -48,7 +48,7 @@ class MethodSection(Settings):
 
     name: str
     mode: Literal["centralised"] = "centralised"
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = Field(default_factory=dict)
 
     @field_validator("name")
     @classmethod
@@ -67,7 +67,7 @@ class SynthesisSection(Settings):
     """What is made of the releases."""
 
     images_per_class: Annotated[int, Field(ge=1)] = 50
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = Field(default_factory=dict)
 
 
 class EvaluationSection(Settings):

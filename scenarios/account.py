@@ -127,7 +127,7 @@ def _noise_for(mechanism: Mechanism, epsilon: float, delta: float, *, as_json: b
     print(f"{mechanism.words}: what makes it ({epsilon:g}, {delta:g})-private\n")
     rows = [[accountant, _up(sigma)], [RDP, _up(sigma_rdp) if sigma_rdp is not None else "∞"]]
     print(table(["accountant", "noise multiplier σ"], rows))
-    print(f"\nAdd noise of standard deviation {_up(sigma)} × the clip norm. {_meaning(epsilon, delta)}")
+    print(f"\nAdd noise of standard deviation {_up(sigma)} × the clip norm.\n{_meaning(epsilon, delta)}")
     if sigma_rdp is not None and sigma_rdp > sigma:
         print(f"Rényi accounting, which papers often use, would ask for {sigma_rdp / sigma - 1:.1%} more noise.")
     print(f"Neighbours: {NEIGHBOURS}.")
@@ -152,9 +152,10 @@ def _cost_of(mechanism: Mechanism, sigma: float, delta: float, *, as_json: bool)
 def _calibrate_rdp(mechanism: Mechanism, epsilon: float, delta: float) -> float | None:
     """None where no noise satisfies any of the Rényi orders: tiny budgets."""
     try:
-        return calibrate(mechanism.event_of, epsilon, delta, rdp_guarantee)
+        sigma: float = calibrate(mechanism.event_of, epsilon, delta, rdp_guarantee)
     except ValueError:
         return None
+    return sigma
 
 
 def _print(
@@ -168,8 +169,8 @@ def _meaning(epsilon: float, delta: float) -> str:
     if epsilon > LARGEST_EPSILON:
         return f"Such a budget protects nobody: dpdd releases nothing above ε = {LARGEST_EPSILON:g}."
     return (
-        f"Then any outcome is at most e^ε = {math.exp(epsilon):.3g} times\nas likely with a person's record as "
-        f"without it, but for a probability of δ = {delta:g}."
+        f"Any outcome is then at most e^ε = {math.exp(epsilon):.3g} times as likely with a person's record as without "
+        f"it,\nbut for a probability of δ = {delta:g}."
     )
 
 

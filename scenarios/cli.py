@@ -64,7 +64,9 @@ def _summary(metrics: dict[str, Any], folder: Path) -> str:
     lines = ["", table(["silo", "ε", "δ", "accountant"], rows), ""]
     for name, score in metrics["accuracy"].items():
         spread = f" ± {100 * score['std']:.1f}" if len(score["runs"]) > 1 else ""
-        lines.append(f"{name} trained on the synthetic set alone: {100 * score['mean']:.1f}{spread} % on real test data")
+        lines.append(
+            f"{name} trained on the synthetic set alone: {100 * score['mean']:.1f}{spread} % on real test data"
+        )
     if not all(row["releasable"] for row in metrics["privacy"]):
         lines.append("This was a simulation with repeatable or no noise: it protects nobody.")
     size = metrics["dataset"]["classes"] * metrics["dataset"]["images_per_class"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -14,8 +15,6 @@ from flwr.app import DEFAULT_TTL, Context, Message, Metadata, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
-
-import time
 
 _COORDINATOR = 1
 
@@ -59,7 +58,7 @@ class InProcessGrid(Grid):
             ttl=DEFAULT_TTL if ttl is None else ttl,
             message_type=message_type,
         )
-        return Message(content=content, metadata=metadata)
+        return Message(content=content, metadata=metadata)  # type: ignore[call-overload]
 
     def get_node_ids(self) -> Iterable[int]:
         """All silos."""

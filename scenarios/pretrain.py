@@ -75,9 +75,7 @@ class PretrainSettings(TrainingSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.data not in PUBLIC_DATA:
-            raise ConfigError(
-                f"There is no public dataset {self.data!r}; there are {', '.join(PUBLIC_DATA)}."
-            )
+            raise ConfigError(f"There is no public dataset {self.data!r}; there are {', '.join(PUBLIC_DATA)}.")
         if not self.name or Path(self.name).name != self.name:
             raise ConfigError(f"A backbone's name is that of a file, without folders, not {self.name!r}.")
         if not 0 < self.validation < 1:
@@ -240,9 +238,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.threads is not None:
         torch.set_num_threads(arguments.threads)
     pretrain(
-        PretrainSettings(
-            **{field.name: getattr(arguments, field.name) for field in fields(PretrainSettings)}
-        ),
+        PretrainSettings(**{field.name: getattr(arguments, field.name) for field in fields(PretrainSettings)}),
         arguments.folder,
         log=arguments.log,
         resume=arguments.resume,
@@ -289,16 +285,12 @@ def _run_epoch(training: Training, validation: tuple[Tensor, Tensor], say: _Jour
     )
 
 
-def _save(
-    settings: PretrainSettings, target: Path, network: FeatureNet, validation: tuple[Tensor, Tensor]
-) -> Backbone:
+def _save(settings: PretrainSettings, target: Path, network: FeatureNet, validation: tuple[Tensor, Tensor]) -> Backbone:
     """Save twice: the accuracy on the card is that of the weights as stored, after rounding."""
 
     def save(measured: float) -> Backbone:
         licence = PUBLIC_DATA[settings.data].licence
-        backbone.save(
-            target, network, Provenance(settings.data, licence, measured, settings.command(), settings.seed)
-        )
+        backbone.save(target, network, Provenance(settings.data, licence, measured, settings.command(), settings.seed))
         return backbone.load(target)
 
     return save(round(accuracy(save(0.0).network, *validation), 4))

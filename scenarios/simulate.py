@@ -1,4 +1,4 @@
-"""Many silos on one machine: each gets its share of a public dataset in a folder of its own, with its own key and ledger."""
+"""Many silos on one machine: each has a share of a public dataset in a folder of its own, with its own ledger."""
 
 from __future__ import annotations
 
@@ -77,9 +77,7 @@ def silo_names(count: int) -> list[str]:
     return list(NAMES[:count]) if count <= len(NAMES) else [f"silo-{i:03d}" for i in range(1, count + 1)]
 
 
-def partition_iid(
-    records: int, silos: int, seed: int, most: int | None = None
-) -> Sequence[NDArray[np.int64]]:
+def partition_iid(records: int, silos: int, seed: int, most: int | None = None) -> Sequence[NDArray[np.int64]]:
     """Random shares of nearly equal size."""
     order = np.argsort(uniforms(seed, "partition", records), kind="stable")
     shares = [np.sort(share) for share in np.array_split(order, silos)]

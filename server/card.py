@@ -70,8 +70,8 @@ def write_card(
 def _markdown(card: Mapping[str, Any], releases: Sequence[Release]) -> str:
     if card["protects_people"]:
         promise = (
-            "Each person's records lie in one silo, and are protected by that silo's (ε, δ) below: nobody who sees this "
-            "dataset, or anything made from it, learns more about whether one labelled record was in the silo's data "
+            "Each person's records lie in one silo, and are protected by that silo's (ε, δ) below: nobody who sees this\n"
+            "dataset, or anything made from it, learns more about whether one labelled record was in the silo's data\n"
             "than that bound allows. Using the dataset costs no further privacy."
         )
     else:
@@ -93,8 +93,8 @@ def _markdown(card: Mapping[str, Any], releases: Sequence[Release]) -> str:
 
 {card["summary"]}
 
-{card["images"]} images in {len(card["classes"])} classes ({", ".join(card["classes"])}), made by {card["software"]} with
-{card["method"]} ({card["mode"]}).
+{card["images"]} images in {len(card["classes"])} classes ({", ".join(card["classes"])}), made by {card["software"]}
+with {card["method"]} ({card["mode"]}).
 
 ## Privacy
 

@@ -97,8 +97,12 @@ def augment(images: Tensor, most: int = 2) -> Tensor:
     padded = functional.pad(images, (most, most, most, most), mode="replicate")
     down = torch.randint(2 * most + 1, (count, 1, 1, 1), device=images.device)
     right = torch.randint(2 * most + 1, (count, 1, 1, 1), device=images.device)
-    rows = (torch.arange(height, device=images.device).view(1, 1, -1, 1) + down).expand(-1, images.shape[1], -1, padded.shape[3])
-    columns = (torch.arange(width, device=images.device).view(1, 1, 1, -1) + right).expand(-1, images.shape[1], height, -1)
+    rows = (torch.arange(height, device=images.device).view(1, 1, -1, 1) + down).expand(
+        -1, images.shape[1], -1, padded.shape[3]
+    )
+    columns = (torch.arange(width, device=images.device).view(1, 1, 1, -1) + right).expand(
+        -1, images.shape[1], height, -1
+    )
     shifted = padded.gather(2, rows).gather(3, columns)
     flip = torch.rand(count, 1, 1, 1, device=images.device) < 0.5
     return torch.where(flip, shifted.flip(3), shifted)

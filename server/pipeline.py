@@ -1,4 +1,4 @@
-"""From a scenario and a Flower grid to a finished run folder. Every step is resumable: releases are never asked twice."""
+"""From a scenario and a Flower grid to a finished run folder. Asking again is free: silos repeat themselves."""
 
 from __future__ import annotations
 

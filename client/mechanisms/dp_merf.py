@@ -4,8 +4,8 @@ Event: one Gaussian over the whole vector of class sums and counts.
 Sensitivity: a record adds (√(1-a²)·φ(x), a) to the row of its class, where ‖φ(x)‖ = 1 and a is the count weight, so its
 contribution has norm 1; the clip enforces that for whatever the floats did. Adding or removing a record changes the sum
 by that contribution: L2 sensitivity 1, which is 2^20 grid steps.
-Public: class list, shape, frequencies (from the request's seed), kernel width. Private: everything else, the class counts
-and the number of records included.
+Public: class list, shape, frequencies (from the request's seed), kernel width. Private: everything else, the class
+counts and the number of records included.
 """
 
 from __future__ import annotations

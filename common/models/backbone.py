@@ -129,9 +129,7 @@ def available() -> tuple[str, ...]:
     shelf = _shelf()
     if not shelf.is_dir():
         return ()
-    return tuple(
-        sorted(entry.name.removesuffix(".json") for entry in shelf.iterdir() if entry.name.endswith(".json"))
-    )
+    return tuple(sorted(entry.name.removesuffix(".json") for entry in shelf.iterdir() if entry.name.endswith(".json")))
 
 
 def load(name_or_path: str | Path, sha256: str | None = None) -> Backbone:
@@ -201,9 +199,7 @@ def _fill(network: FeatureNet, stored: dict[str, Tensor], where: str) -> None:
                 f"{value.dtype} of shape {list(value.shape)}, not floats of shape {list(tensor.shape)}."
             )
         if not bool(torch.isfinite(value).all()):
-            raise IntegrityError(
-                f"The weights of backbone {where} hold a NaN or an infinity in tensor {name!r}."
-            )
+            raise IntegrityError(f"The weights of backbone {where} hold a NaN or an infinity in tensor {name!r}.")
         with torch.no_grad():
             tensor.copy_(value)
 
@@ -266,9 +262,7 @@ def _parse_card(text: str, where: str) -> Card:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "its beginning"
-        raise IntegrityError(
-            f"The card of backbone {where} is not valid at {place}: {first['msg']}."
-        ) from error
+        raise IntegrityError(f"The card of backbone {where} is not valid at {place}: {first['msg']}.") from error
     except ConfigError as error:
         raise IntegrityError(f"The card of backbone {where} is not valid: {error}") from error
     if json.loads(json.dumps(asdict(card))) != json.loads(text):

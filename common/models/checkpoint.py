@@ -56,9 +56,7 @@ def read(folder: Path, settings: Mapping[str, Any]) -> tuple[dict[str, Tensor], 
             f"The checkpoint in {folder} cannot be read: {error!r}; start again without it."
         ) from error
     if hashlib.sha256(content).hexdigest() != digest:
-        raise IntegrityError(
-            f"The checkpoint in {folder} was altered after it was written; start again without it."
-        )
+        raise IntegrityError(f"The checkpoint in {folder} was altered after it was written; start again without it.")
     ours = json.loads(json.dumps(settings))
     for name in sorted(ours.keys() | theirs.keys()):
         if ours.get(name) != theirs.get(name):
@@ -76,6 +74,4 @@ def part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 def laid_out_like(tensor: Tensor, model: Tensor) -> Tensor:
     """Give `tensor` in the memory layout of `model`, so that a resumed run computes to the same last bit."""
-    return (
-        torch.empty_like(model, dtype=tensor.dtype).copy_(tensor) if tensor.shape == model.shape else tensor
-    )
+    return torch.empty_like(model, dtype=tensor.dtype).copy_(tensor) if tensor.shape == model.shape else tensor

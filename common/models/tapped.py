@@ -63,9 +63,7 @@ class TappedNorm(nn.BatchNorm2d):
         if tap is None:
             return super().forward(input)
         if self.training:
-            raise RuntimeError(
-                "Taps standardise by the public running statistics: call network.eval() first."
-            )
+            raise RuntimeError("Taps standardise by the public running statistics: call network.eval() first.")
         standardised = F.batch_norm(input, self.running_mean, self.running_var, eps=self.eps)
         tap(standardised)
         return torch.addcmul(self.bias.view(1, -1, 1, 1), standardised, self.weight.view(1, -1, 1, 1))

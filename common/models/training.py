@@ -77,15 +77,11 @@ class TrainingSettings:
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or self.batch_size < 2 or (self.minutes is not None and not self.minutes > 0):
-            raise ConfigError(
-                "Training needs at least 1 epoch, batches of at least 2, and more than 0 minutes."
-            )
+            raise ConfigError("Training needs at least 1 epoch, batches of at least 2, and more than 0 minutes.")
         if not (0 <= self.warmup < 1 and 0 <= self.ema < 1 and 0 <= self.label_smoothing < 1):
             raise ConfigError("Warm-up, EMA decay and label smoothing are shares, from 0 to below 1.")
         if not (self.learning_rate > 0 and 0 <= self.momentum < 1 and self.weight_decay >= 0):
-            raise ConfigError(
-                "Training needs a learning rate above 0, momentum below 1, weight decay from 0."
-            )
+            raise ConfigError("Training needs a learning rate above 0, momentum below 1, weight decay from 0.")
         if self.crop_padding < 0:
             raise ConfigError(f"The crop padding is a number of pixels from 0, not {self.crop_padding}.")
         if self.optimizer == "sgd" and self.momentum == 0:
@@ -103,9 +99,7 @@ class Training:
         Public images, uint8 (N, C, H, W), and the class of each.
     """
 
-    def __init__(
-        self, settings: TrainingSettings, network: FeatureNet, images: Tensor, labels: Tensor
-    ) -> None:
+    def __init__(self, settings: TrainingSettings, network: FeatureNet, images: Tensor, labels: Tensor) -> None:
         self.settings, self.network = settings, network
         self.images, self.labels = images, labels
         self.batches = len(images) // settings.batch_size
@@ -130,9 +124,7 @@ class Training:
         started, before, losses, step = time.monotonic(), self.seconds, 0.0, 0
         for step in range(1, self.batches + 1):
             chosen = order[(step - 1) * settings.batch_size : step * settings.batch_size]
-            batch = (
-                augment(self.images[chosen], settings.crop_padding, settings.flip, generator).float() / 255
-            )
+            batch = augment(self.images[chosen], settings.crop_padding, settings.flip, generator).float() / 255
             losses += self._step(batch, self.labels[chosen])
             self.seconds = before + time.monotonic() - started
             self.progress = (self.epoch * self.batches + step) / (settings.epochs * self.batches)
@@ -163,9 +155,7 @@ class Training:
         state = {f"network.{name}": tensor for name, tensor in self.network.state_dict().items()}
         state |= {f"average.{name}": tensor for name, tensor in self.average.items()}
         for index, slots in self.optimizer.state_dict()["state"].items():
-            state |= {
-                f"optimizer.{index}.{slot}": value for slot, value in slots.items() if value is not None
-            }
+            state |= {f"optimizer.{index}.{slot}": value for slot, value in slots.items() if value is not None}
         return state
 
     def restore(self, tensors: Mapping[str, Tensor], position: Mapping[str, float]) -> None:

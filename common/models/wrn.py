@@ -78,9 +78,7 @@ class ResidualBlock(nn.Module):
 class WideResNet(FeatureNet):
     """The network of a `WideResNetArchitecture`; its features are the global average after the last SiLU."""
 
-    def __init__(
-        self, architecture: WideResNetArchitecture, normalisation: Normalisation | None = None
-    ) -> None:
+    def __init__(self, architecture: WideResNetArchitecture, normalisation: Normalisation | None = None) -> None:
         super().__init__(architecture.channels, normalisation)
         self.architecture = architecture
         self.stem = nn.Conv2d(architecture.channels, 16, 3, padding=1, bias=False)

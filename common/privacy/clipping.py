@@ -98,9 +98,7 @@ class Layout:
         return [slice(int(stop) - s.width, int(stop)) for s, stop in zip(self.segments, stops, strict=True)]
 
 
-def clip_to_grid(
-    contributions: NDArray[np.floating], labels: NDArray[np.int64], layout: Layout
-) -> NDArray[np.int64]:
+def clip_to_grid(contributions: NDArray[np.floating], labels: NDArray[np.int64], layout: Layout) -> NDArray[np.int64]:
     """Clip each row to norm 1 and put it on the grid; the weighted integer norm of every row is at most `GRID`."""
     values = np.asarray(contributions, dtype=np.float64)
     labels = np.asarray(labels)
@@ -111,7 +109,7 @@ def clip_to_grid(
             f"of {layout.width} columns and one label per record"
         )
     copies = layout.copies()[labels]
-    finite = np.isfinite(values).all(axis=1)
+    finite = np.asarray(np.isfinite(values).all(axis=1))
     values = np.where(finite[:, None], values, 0.0)
     for index, columns in enumerate(layout.columns()):
         values[copies[:, index] == 0, columns] = 0.0  # added nowhere, so it must not hide the rest from the norm

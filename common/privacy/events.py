@@ -120,9 +120,7 @@ def to_json(event: Event) -> list[dict[str, Any]]:
         if isinstance(part, Gaussian):
             rows.append({"kind": "gaussian", "sigma": part.sigma, "releases": part.releases})
         elif isinstance(part, PoissonGaussian):
-            rows.append(
-                {"kind": "poisson-gaussian", "sigma": part.sigma, "rate": part.rate, "steps": part.steps}
-            )
+            rows.append({"kind": "poisson-gaussian", "sigma": part.sigma, "rate": part.rate, "steps": part.steps})
         else:
             rows.append({"kind": "non-private"})
     return rows

@@ -47,7 +47,10 @@ class SyntheticSet:
         """Write the dataset and a preview into `folder`; the SHA-256 of the dataset file."""
         folder.mkdir(parents=True, exist_ok=True)
         header = {"classes": json.dumps(self.classes, ensure_ascii=True), "format": "dpdd dataset v1"}
-        tensors = {"images": np.ascontiguousarray(self.images), "labels": np.ascontiguousarray(self.labels)}
+        tensors: dict[str, NDArray] = {
+            "images": np.ascontiguousarray(self.images),
+            "labels": np.ascontiguousarray(self.labels),
+        }
         save_file(tensors, folder / FILE, metadata=header)
         self.preview().save(folder / "preview.png")
         return file_sha256(folder / FILE)

@@ -34,7 +34,7 @@ def to_wire(name: str, array: NDArray) -> array_pb2.Array:
     if code is None:
         raise TypeError(f"arrays of {array.dtype} do not travel")
     data = np.ascontiguousarray(array, dtype=_DTYPES[code]).tobytes()
-    return array_pb2.Array(name=name, dtype=code, shape=array.shape, data=data)
+    return array_pb2.Array(name=name, dtype=array_pb2.DType.Name(code), shape=array.shape, data=data)
 
 
 def from_wire(messages: Iterable[array_pb2.Array]) -> dict[str, NDArray]:

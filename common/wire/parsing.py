@@ -74,7 +74,9 @@ def check_classes(classes: Sequence[str]) -> tuple[str, ...]:
     check(2 <= len(classes) <= 10_000, f"a class list has 2 to 10,000 classes, not {len(classes)}")
     check(len(set(classes)) == len(classes), "a class list names a class twice")
     for name in classes:
-        check(0 < len(name) <= 100 and name.isprintable(), f"the class name {shown(name)} is empty, long or not printable")
+        check(
+            0 < len(name) <= 100 and name.isprintable(), f"the class name {shown(name)} is empty, long or not printable"
+        )
     return tuple(classes)
 
 

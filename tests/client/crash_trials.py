@@ -135,7 +135,7 @@ if __name__ == "__main__":
     import scipy.special  # noqa: F401  (imported here, so that the children need not)
     import torch
 
-    import dpdd.client.mechanisms.dp_merf
+    import dpdd.client.mechanisms.dp_merf  # noqa: F401
 
     torch.set_num_threads(1)
     main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

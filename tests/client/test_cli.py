@@ -103,12 +103,12 @@ def test_a_ledger_cut_short_shows_in_the_log(tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("change", "word"),
     [
-        (('epsilon = 1.0\ndelta', 'epsilon = -1\ndelta'), "budget.epsilon"),
-        (('epsilon = 1.0\ndelta', 'epsilon = 99\ndelta'), "budget.epsilon"),
-        (("approval = \"auto\"", "approval = \"maybe\""), "policy.approval"),
+        (("epsilon = 1.0\ndelta", "epsilon = -1\ndelta"), "budget.epsilon"),
+        (("epsilon = 1.0\ndelta", "epsilon = 99\ndelta"), "budget.epsilon"),
+        (('approval = "auto"', 'approval = "maybe"'), "policy.approval"),
         (('methods = ["dp-merf"]', 'methods = ["dp-magic"]'), "dp-magic"),
         (('name = "north"', 'name = "no/th"'), "name"),
-        (('path = "records.npz"', ''), "path"),
+        (('path = "records.npz"', ""), "path"),
         (("[policy]", "[policy]\ncolour = 1"), "policy.colour"),
         (("[policy]", "[policy"), "TOML"),
         (('format = "npz"', 'format = "xls"'), "data.format"),

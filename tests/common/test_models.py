@@ -62,9 +62,7 @@ def test_taps_equal_what_hooks_see(architecture: Architecture) -> None:
         seen.append((inputs[0] - mean) / torch.sqrt(var + module.eps))
 
     handles = [
-        module.register_forward_pre_hook(hook)
-        for module in network.modules()
-        if isinstance(module, nn.BatchNorm2d)
+        module.register_forward_pre_hook(hook) for module in network.modules() if isinstance(module, nn.BatchNorm2d)
     ]
     with torch.no_grad():
         network(batch)

@@ -65,9 +65,7 @@ def test_it_learns_and_says_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]
     assert out == "" and err.splitlines() == lines
 
 
-@pytest.mark.parametrize(
-    "change", [{}, {"optimizer": "adamw", "learning_rate": 0.01}, {"ema": 0.9}, {"depth": 10}]
-)
+@pytest.mark.parametrize("change", [{}, {"optimizer": "adamw", "learning_rate": 0.01}, {"ema": 0.9}, {"depth": 10}])
 def test_resuming_gives_the_weights_of_an_uninterrupted_run(
     change: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,9 +93,7 @@ def test_resuming_gives_the_weights_of_an_uninterrupted_run(
     assert weights(tmp_path / "whole") == weights(tmp_path / "halves"), "a finished run stays as it is"
 
 
-def test_each_epoch_has_its_own_order_and_augmentation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_epoch_has_its_own_order_and_augmentation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     batches: list[torch.Tensor] = []
     plain = Training._step
 

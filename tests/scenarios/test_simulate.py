@@ -134,7 +134,9 @@ def test_without_noise_any_number_of_silos_gives_the_same_sums(tmp_path: Path) -
 
 def all_records(scenario: Scenario, silos: int) -> Scenario:
     """The same 18,000 records, whatever the number of silos."""
-    return scenario.model_copy(update={"data": scenario.data.model_copy(update={"records_per_silo": None, "silos": silos})})
+    return scenario.model_copy(
+        update={"data": scenario.data.model_copy(update={"records_per_silo": None, "silos": silos})}
+    )
 
 
 def simulate_request(scenario: Scenario) -> bytes:

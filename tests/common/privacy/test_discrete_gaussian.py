@@ -5,6 +5,7 @@ Statistical tests here use fresh system entropy, so each is set to a false-alarm
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Iterator
@@ -47,7 +48,7 @@ def table_pmf(scale: float) -> dict[int, Fraction]:
     edges = [0, *table.steps, 1 << 128]
     return {
         index - table.half_width: Fraction(above - below, 1 << 128)
-        for index, (below, above) in enumerate(zip(edges, edges[1:], strict=False))
+        for index, (below, above) in enumerate(itertools.pairwise(edges))
     }
 
 

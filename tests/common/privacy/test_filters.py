@@ -201,7 +201,7 @@ def test_the_renyi_filter_wastes_little() -> None:
     assert len(_admitted(budget, [Gaussian(sigma)] * 12)) >= 8
     whole = guarantee(PoissonGaussian(3.0, 0.01, 2_000), DELTA).epsilon
     sampled = _admitted(Budget(1.2 * whole, DELTA, "renyi"), [PoissonGaussian(3.0, 0.01, 100)] * 30)
-    assert 18 <= len(sampled)
+    assert len(sampled) >= 18
 
 
 def test_admitting_is_summing_curves_below_a_cap() -> None:
