@@ -70,9 +70,9 @@ def write_card(
 def _markdown(card: Mapping[str, Any], releases: Sequence[Release]) -> str:
     if card["protects_people"]:
         promise = (
-            "Each person's records lie in one silo, and are protected by that silo's (ε, δ) below: nobody who sees this\n"
-            "dataset, or anything made from it, learns more about whether one labelled record was in the silo's data\n"
-            "than that bound allows. Using the dataset costs no further privacy."
+            "Each person's records lie in one silo, and are protected by that silo's (ε, δ) below: nobody who sees\n"
+            "this dataset, or anything made from it, learns more about whether one labelled record was in the silo's\n"
+            "data than that bound allows. Using the dataset costs no further privacy."
         )
     else:
         promise = "**This is a simulation. Its noise is repeatable or absent, and it protects nobody.**"

@@ -34,11 +34,12 @@ FILE = "dataset.safetensors"
 
 @dataclass(frozen=True, eq=False)
 class SyntheticSet:
-    """Images (uint8; N, C, H, W), integer labels, and the class names."""
+    """Images (uint8; N, C, H, W), integer labels, class names, and soft labels (N, classes) where a teacher gave some."""
 
     images: NDArray[np.uint8]
     labels: NDArray[np.int64]
     classes: tuple[str, ...]
+    soft: NDArray[np.float32] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -51,6 +52,8 @@ class SyntheticSet:
             "images": np.ascontiguousarray(self.images),
             "labels": np.ascontiguousarray(self.labels),
         }
+        if self.soft is not None:
+            tensors["soft"] = np.ascontiguousarray(self.soft)
         save_file(tensors, folder / FILE, metadata=header)
         self.preview().save(folder / "preview.png")
         return file_sha256(folder / FILE)
@@ -62,7 +65,8 @@ class SyntheticSet:
         try:
             with safe_open(path, framework="numpy") as file:
                 classes = tuple(json.loads(file.metadata()["classes"]))
-                return cls(file.get_tensor("images"), file.get_tensor("labels"), classes)
+                soft = file.get_tensor("soft") if "soft" in file.keys() else None  # noqa: SIM118
+                return cls(file.get_tensor("images"), file.get_tensor("labels"), classes, soft)
         except FileNotFoundError:
             raise DataError(f"{path}: there is no dataset here") from None
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
