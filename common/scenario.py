@@ -6,7 +6,10 @@ Every default is here, and nowhere else.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Sequence
 from importlib import resources
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -25,15 +28,42 @@ class DataSection(Settings):
 
     dataset: str
     silos: Annotated[int, Field(ge=1, le=1000)] = 3
-    partition: Literal["iid"] = "iid"
+    partition: Literal["iid", "dirichlet", "pathological"] = "iid"
+    alpha: Annotated[float, Field(gt=0.0, le=1e6)] | None = None
+    classes_per_silo: Annotated[int, Field(ge=1)] | None = None
+    shares: tuple[Annotated[float, Field(gt=0.0, le=1.0)], ...] | None = None
     records_per_silo: Annotated[int, Field(ge=1)] | None = None
+
+    @model_validator(mode="after")
+    def _fitting(self) -> DataSection:
+        for key, belongs_to in (("alpha", "dirichlet"), ("classes_per_silo", "pathological")):
+            given = getattr(self, key) is not None
+            if given and self.partition != belongs_to:
+                raise ValueError(f'{key} belongs to partition = "{belongs_to}", and the partition is {self.partition}')
+            if not given and self.partition == belongs_to:
+                raise ValueError(f'partition = "{belongs_to}" needs {key}')
+        if self.shares is not None:
+            if self.partition != "iid":
+                raise ValueError(f'shares belongs to partition = "iid", and the partition is {self.partition}')
+            if len(self.shares) != self.silos:
+                raise ValueError(f"shares has {len(self.shares)} numbers for {self.silos} silos")
+            if abs(math.fsum(self.shares) - 1.0) > 1e-6:
+                raise ValueError(f"shares add up to {math.fsum(self.shares):g}, not to 1")
+        return self
+
+
+Epsilon = Annotated[float, Field(gt=0.0)]
 
 
 class PrivacySection(Settings):
-    """What is asked of every silo; `epsilon = inf` asks simulated silos for sums without noise."""
+    """What is asked of every silo; `epsilon = inf` asks simulated silos for sums without noise.
 
-    epsilon: Annotated[float, Field(gt=0.0)] = 1.0
+    `epsilons` names the silos that are asked for another ε; a simulated silo's budget is what it is asked for.
+    """
+
+    epsilon: Epsilon = 1.0
     delta: Annotated[float, Field(gt=0.0, le=0.01)] = 1e-5
+    epsilons: dict[str, Epsilon] = Field(default_factory=dict)
 
     @field_validator("epsilon")
     @classmethod
@@ -42,12 +72,33 @@ class PrivacySection(Settings):
             raise ValueError(f"epsilon is at most {LARGEST_EPSILON:g}, or inf for a simulation without noise")
         return epsilon
 
+    @field_validator("epsilons")
+    @classmethod
+    def _all_sensible(cls, epsilons: dict[str, float]) -> dict[str, float]:
+        return {silo: cls._sensible(epsilon) for silo, epsilon in epsilons.items()}
+
+    def epsilon_of(self, silo: str) -> float:
+        """What `silo` is asked for."""
+        return self.epsilons.get(silo, self.epsilon)
+
+    def check_silos(self, silos: Iterable[str]) -> None:
+        """ConfigError when `epsilons` names a silo that is not one of `silos`."""
+        known = sorted(silos)
+        strangers = sorted(set(self.epsilons) - set(known))
+        if strangers:
+            raise ConfigError(f"privacy.epsilons names {strangers[0]!r}; the silos are {', '.join(known)}")
+
 
 class MethodSection(Settings):
-    """Which method, and what it releases."""
+    """Which method, who synthesises, and how the sums of several silos become one.
+
+    `centralised`: silos release sums, the coordinator synthesises. `decentralised`: silos release finished sets.
+    `sum` adds the silos' sums; `precision` weighs each silo by its noise and size (`dpdd.server.aggregate`).
+    """
 
     name: str
-    mode: Literal["centralised"] = "centralised"
+    mode: Literal["centralised", "decentralised"] = "centralised"
+    aggregation: Literal["sum", "precision"] = "sum"
     settings: dict[str, Any] = Field(default_factory=dict)
 
     @field_validator("name")
@@ -60,14 +111,61 @@ class MethodSection(Settings):
     @property
     def kind(self) -> Kind:
         """The kind of release that the mode asks for."""
-        return Kind.STATISTICS
+        return Kind.DISTILLED_SET if self.mode == "decentralised" else Kind.STATISTICS
+
+    @model_validator(mode="after")
+    def _possible(self) -> MethodSection:
+        if self.kind not in METHODS[self.name].kinds:
+            raise ValueError(f"{self.name} cannot release a {self.kind.words}, which mode = {self.mode!r} asks for")
+        if self.mode == "decentralised" and self.aggregation != "sum":
+            raise ValueError("a decentralised run has no sums to aggregate: leave aggregation out")
+        return self
 
 
 class SynthesisSection(Settings):
-    """What is made of the releases."""
+    """What is made of the releases; in decentralised mode the silos' sets have `images_per_class` together."""
 
     images_per_class: Annotated[int, Field(ge=1)] = 50
     settings: dict[str, Any] = Field(default_factory=dict)
+
+
+class ContinualSection(Settings):
+    """Class-incremental tasks: how many (the class list is cut in order), or the classes of each.
+
+    Each task is answered by silos of its own, named `<silo>-task-<number>`, that hold that task's records only: every
+    record is in one release. `joint` also runs all classes at once, as the ceiling (in simulations).
+    """
+
+    tasks: Annotated[int, Field(ge=2)] | tuple[tuple[str, ...], ...]
+    joint: bool = True
+
+    def split(self, classes: Sequence[str]) -> list[tuple[str, ...]]:
+        """The classes of each task, in the order of the tasks; ConfigError unless every class is in one of them."""
+        if isinstance(self.tasks, int):
+            cuts = [round(i * len(classes) / self.tasks) for i in range(self.tasks + 1)]
+            tasks = [tuple(classes[start:stop]) for start, stop in pairwise(cuts)]
+        else:
+            tasks = [tuple(task) for task in self.tasks]
+        named = [name for task in tasks for name in task]
+        if sorted(named) != sorted(classes):
+            odd = next((n for n in named if n not in classes or named.count(n) > 1), None)
+            odd = odd or next(name for name in classes if name not in named)
+            raise ConfigError(f"continual.tasks: {odd!r} is not in exactly one task, or is no class of this dataset")
+        small = [task for task in tasks if len(task) < 2]
+        if small:
+            raise ConfigError(f"continual.tasks: a task has at least two classes, not {len(small[0])}")
+        return tasks
+
+
+def task_silo(silo: str, task: int) -> str:
+    """The name of `silo` as it answers a task (numbered from 1); `task_of` is the way back."""
+    return f"{silo}-task-{task}"
+
+
+def task_of(name: str) -> tuple[str, int] | None:
+    """The silo and the task in a name that `task_silo` made."""
+    silo, _, number = name.rpartition("-task-")
+    return (silo, int(number)) if silo and number.isdecimal() else None
 
 
 class EvaluationSection(Settings):
@@ -91,6 +189,7 @@ class Scenario(Settings):
     method: MethodSection
     synthesis: SynthesisSection = SynthesisSection()
     evaluation: EvaluationSection = EvaluationSection()
+    continual: ContinualSection | None = None
 
     @field_validator("name")
     @classmethod
@@ -106,10 +205,12 @@ class Scenario(Settings):
 
         module = METHODS[self.method.name].synthesis()
         try:
-            validate(self.method.settings, module.MethodSettings, "method.settings")
+            settings = validate(self.method.settings, module.MethodSettings, "method.settings")
             validate(self.synthesis.settings, module.SynthesisSettings, "synthesis.settings")
         except ConfigError as error:
             raise ValueError(str(error)) from None
+        if self.method.aggregation == "precision" and not hasattr(settings, "count_weight"):
+            raise ValueError(f"{self.method.name} releases no class counts, so its sums cannot be weighed by precision")
         return self
 
 

@@ -100,7 +100,7 @@ class Layout:
 
 def clip_to_grid(contributions: NDArray[np.floating], labels: NDArray[np.int64], layout: Layout) -> NDArray[np.int64]:
     """Clip each row to norm 1 and put it on the grid; the weighted integer norm of every row is at most `GRID`."""
-    values = np.asarray(contributions, dtype=np.float64)
+    values = np.array(contributions, dtype=np.float64)  # a copy: it is scaled in place
     labels = np.asarray(labels)
     if values.ndim != 2 or values.shape[1] != layout.width or labels.shape != values.shape[:1]:
         # A narrower row would be spread over several coordinates, and counted in the norm only once.
@@ -109,19 +109,26 @@ def clip_to_grid(contributions: NDArray[np.floating], labels: NDArray[np.int64],
             f"of {layout.width} columns and one label per record"
         )
     copies = layout.copies()[labels]
-    finite = np.asarray(np.isfinite(values).all(axis=1))
-    values = np.where(finite[:, None], values, 0.0)
-    for index, columns in enumerate(layout.columns()):
-        values[copies[:, index] == 0, columns] = 0.0  # added nowhere, so it must not hide the rest from the norm
-    # Values near the float64 limits would overflow when squared: bring each row's largest entry to 1 first.
-    largest = np.maximum(np.abs(values).max(axis=1), 1.0)
-    tame = values / largest[:, None]
-    norms = np.sqrt(_weighted_squares(tame, copies, layout))
-    factor = _MARGIN / np.maximum(norms, 1.0 / largest)
-    grid = np.clip(np.trunc(tame * factor[:, None] * GRID), -GRID, GRID)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for index in np.flatnonzero((copies == 0).any(axis=0)):
+            columns = layout.columns()[index]
+            values[copies[:, index] == 0, columns] *= 0.0  # added nowhere, so it must not hide the rest from the norm
+        norms = np.sqrt(_weighted_squares(values, copies, layout))
+        odd = np.flatnonzero(~(norms < 1e150))  # NaN, infinite, or too large to be squared
+    values[odd] = _tamed(values[odd])
+    norms[odd] = np.sqrt(_weighted_squares(values[odd], copies[odd], layout))
+    values *= (GRID * _MARGIN / np.maximum(norms, 1.0))[:, None]
+    grid = np.trunc(values, out=values)
     # Exact: float64 adds integers without error up to 2^53, and a sum that passed 2^53 stays above GRID².
     grid[_weighted_squares(grid, copies, layout) > GRID * GRID] = 0
     return grid.astype(np.int64)
+
+
+def _tamed(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Rows of the same direction that can be squared, for rows that cannot; zero where any entry is not finite."""
+    finite = np.asarray(np.isfinite(rows).all(axis=1))
+    rows = np.where(finite[:, None], rows, 0.0)
+    return rows / np.maximum(np.abs(rows).max(axis=1), 1.0)[:, None]
 
 
 def _weighted_squares(values: NDArray, copies: NDArray[np.int64], layout: Layout) -> NDArray:

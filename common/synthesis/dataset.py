@@ -34,7 +34,7 @@ FILE = "dataset.safetensors"
 
 @dataclass(frozen=True, eq=False)
 class SyntheticSet:
-    """Images (uint8; N, C, H, W), integer labels, class names, and soft labels (N, classes) where a teacher gave some."""
+    """Images (uint8; N, C, H, W), integer labels, class names, and soft labels (N, classes) if a teacher gave some."""
 
     images: NDArray[np.uint8]
     labels: NDArray[np.int64]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from dpdd.common.privacy.events import Event, Gaussian, parts
+from dpdd.common.privacy.privatise import in_units
 
 
 @dataclass(frozen=True, eq=False)
@@ -16,3 +20,19 @@ class Statistics:
     sums: Mapping[str, NDArray[np.float64]]
     noise: float
     silos: int
+
+
+def noise_in(event: Event) -> float:
+    """Standard deviation of the noise in each entry of a release with this event, in units of the clip norm."""
+    return math.fsum(part.sigma**2 for part in parts(event) if isinstance(part, Gaussian)) ** 0.5
+
+
+def of_one_silo(arrays: Mapping[str, NDArray], event: Event) -> Statistics:
+    """The statistics in what one silo privatised: grid steps back to units."""
+    return Statistics({name: in_units(array) for name, array in arrays.items()}, noise_in(event), silos=1)
+
+
+def lost_in_noise(counts: NDArray[np.float64], noise: NDArray[np.float64] | float) -> NDArray[np.bool_]:
+    """Which noisy counts are not above two standard deviations of their own noise."""
+    lost: NDArray[np.bool_] = counts <= 2.0 * np.asarray(noise)
+    return lost
