@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import multiprocessing
 import sqlite3
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from dpdd.client.chain import Entry
 from dpdd.client.ledger import Ledger, OverBudget
 from dpdd.common.errors import LedgerError
 from dpdd.common.privacy.accounting import Guarantee, calibrate, gaussian_releases
@@ -162,8 +164,17 @@ def test_a_second_process_waits_or_is_refused(path: Path) -> None:
     reserve(open_ledger(path, patience=0.05), 1)
 
 
+class SlowLedger(Ledger):
+    """Reads slowly, so that whoever reads before taking the write lock is sure to be overtaken."""
+
+    def entries(self) -> list[Entry]:
+        found = super().entries()
+        time.sleep(0.02)
+        return found
+
+
 def _reserve_many(path: Path, start: int, results: multiprocessing.Queue) -> None:
-    ledger = open_ledger(path)
+    ledger = SlowLedger(path, "north", BUDGET, KEY)
     taken = 0
     for number in range(start, start + 10):
         try:
