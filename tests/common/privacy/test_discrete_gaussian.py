@@ -80,12 +80,18 @@ def test_the_total_variation_sees_a_wrong_scale() -> None:
     assert total_variation(table_pmf(4.0), exact_pmf(4.0 * (1 + mpf(10) ** -20), 60)) > dg.sampler_distance(4.0)
 
 
+@pytest.mark.parametrize("smooth", [0.7, 1.0, 2.05])
 @pytest.mark.parametrize("widest, scale", [(10.0, 30.0), (8.0, 31.7), (12.0, 40.0), (10.0, 90.0), (10.0, 230.0)])
 def test_the_sum_of_two_draws_is_as_close_to_one_as_claimed(
-    widest: float, scale: float, monkeypatch: pytest.MonkeyPatch
+    widest: float, scale: float, smooth: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The convolution that draws wide noise, in small: every probability of x₁ + k·x₂, as exact fractions."""
+    """The convolution that draws wide noise, in small: every probability of x₁ + k·x₂, as exact fractions.
+
+    With less smoothness the seams show, and the bound has to follow them; with what is used they vanish behind the
+    128 bits of the tables.
+    """
     monkeypatch.setattr(dg, "WIDEST_TABLE", widest)
+    monkeypatch.setattr(dg, "_SMOOTH", smooth)
 
     def pmf_and_square(scale: float) -> tuple[dict[int, int], int, Fraction]:
         """Probabilities × 2^bits, the bits, and the square of the scale that was realised."""
@@ -108,8 +114,15 @@ def test_the_sum_of_two_draws_is_as_close_to_one_as_claimed(
     assert square <= Fraction(scale) ** 2 * (1 + Fraction(1, 10**14))
     realised = mpmath.sqrt(mpf(square.numerator) / mpf(square.denominator))
     claimed = dg.sampler_distance(scale)
-    assert claimed < 1e-34
+    assert claimed < (1e-34 if smooth == 2.05 else 1e-2)
     assert total_variation(drawn, exact_pmf(realised, max(drawn))) <= claimed
+
+
+@pytest.mark.parametrize("scale", [30.0, 90.0])
+def test_draws_by_convolution_fit_the_definition(scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In small, where a factor that is off by one is not lost among a thousand."""
+    monkeypatch.setattr(dg, "WIDEST_TABLE", 10.0)
+    assert _fits_definition(dg.sample(scale, 100_000, SystemEntropy()), scale)
 
 
 @settings(deadline=None, max_examples=300)

@@ -174,6 +174,7 @@ def _fixed_caps(epsilon: float, delta: float, left: float) -> tuple[tuple[float,
     return filter_.orders[1:], filter_.caps[1:]
 
 
+@settings(deadline=None)
 @given(_epsilons, _deltas, st.floats(0.001, 1.0))
 def test_the_orders_are_fixed_by_the_budget_and_not_by_what_was_spent(
     epsilon: float, delta: float, share: float

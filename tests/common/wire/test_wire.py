@@ -410,6 +410,7 @@ def test_refusals_come_back(refusal: Refusal) -> None:
         assert shortfall.difference == shortfall.requested - shortfall.remaining
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_signed_releases_travel_as_they_are(data: bytes) -> None:
     answer = SignedReleaseBytes(data)
@@ -455,6 +456,7 @@ def test_every_reason_on_the_wire_has_a_name() -> None:
 # Arrays, events and guarantees
 
 
+@settings(deadline=None)
 @given(arrays)
 def test_arrays_come_back(array: Any) -> None:
     assert same_arrays(from_wire([to_wire("x", array)]), {"x": array})
@@ -489,6 +491,7 @@ def test_two_arrays_of_one_name_are_refused() -> None:
         from_wire([to_wire("x", np.zeros(1)), to_wire("x", np.zeros(1))])
 
 
+@settings(deadline=None)
 @given(events)
 def test_events_come_back(event: Event) -> None:
     assert event_from_wire(event_to_wire(event)) == event
