@@ -233,7 +233,7 @@ def _plan(options: argparse.Namespace) -> None:
     from dpdd.client.policy import Refused
     from dpdd.common.privacy.events import describe
     from dpdd.common.privacy.filters import Spending
-    from dpdd.common.wire.request import decode_request
+    from dpdd.common.wire.request import Kind, decode_request
 
     silo = _silo(options)
     request = decode_request(_read_request(options.request))
@@ -248,6 +248,7 @@ def _plan(options: argparse.Namespace) -> None:
     finally:
         ledger.close()
     fits = verdict is None or verdict.fits
+    leaving = "synthetic records" if request.kind is Kind.DISTILLED_SET else f"{plan.coordinates} noisy numbers"
     if options.json:
         print_json(
             {
@@ -276,7 +277,7 @@ def _plan(options: argparse.Namespace) -> None:
                 "asks for": f"ε = {request.epsilon:g}, δ = {request.delta:g}",
                 "event": describe(plan.event),
                 "accounted by": plan.guarantee.accountant,
-                "leaves": f"{plan.coordinates} noisy numbers, about {plan.bytes / 1e6:.2f} MB",
+                "leaves": f"{leaving}, about {plan.bytes / 1e6:.2f} MB",
                 "remaining now": f"ε = {remaining:.4g}",
             }
         )

@@ -14,9 +14,11 @@ from dpdd.common.methods import METHODS
 from dpdd.common.privacy.accounting import LARGEST_EPSILON
 from dpdd.common.privacy.filters import Budget, Composition
 from dpdd.common.wire.parsing import check_name
+from dpdd.common.wire.request import Kind
 
 Epsilon = Annotated[float, Field(gt=0.0, le=LARGEST_EPSILON, allow_inf_nan=False)]
 Delta = Annotated[float, Field(gt=0.0, le=0.01, allow_inf_nan=False)]
+KindName = Literal["statistics", "distilled-set", "gradient-round"]
 
 
 class BudgetSettings(Settings):
@@ -39,6 +41,11 @@ class PolicySettings(Settings):
     delta_per_request: Delta = 1e-5
     approval: Literal["ask", "auto"] = "ask"
     public_counts: bool = False
+    kinds: Annotated[tuple[KindName, ...], Field(min_length=1)] = ("statistics", "distilled-set", "gradient-round")
+
+    def allows(self, kind: Kind) -> bool:
+        """Whether releases of this kind may be asked for."""
+        return kind.words.replace(" ", "-") in self.kinds
 
     @field_validator("methods")
     @classmethod

@@ -27,6 +27,11 @@ def check(request: ReleaseRequest, settings: SiloSettings) -> None:
         raise Refused(Reason.NOT_ALLOWED, f"the policy does not allow {request.method} (allowed: {allowed})")
     if request.kind not in method.kinds:
         raise Refused(Reason.NOT_ALLOWED, f"{request.method} cannot release a {request.kind.words}")
+    if not policy.allows(request.kind):
+        raise Refused(
+            Reason.NOT_ALLOWED,
+            f"the policy does not allow a {request.kind.words} to be asked for (allowed: {', '.join(policy.kinds)})",
+        )
     unprotected = request.epsilon == float("inf")
     if unprotected and not (settings.simulation and settings.simulation.allow_no_noise):
         raise Refused(Reason.NOT_ALLOWED, "the request asks for no protection at all")

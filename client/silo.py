@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dpdd.client import policy
+from dpdd.client import distil, policy
 from dpdd.client.config import SiloSettings, load_settings
 from dpdd.client.durable import exclusive, write_new
 from dpdd.client.keys import create_key, load_key, public_bytes
@@ -33,9 +33,10 @@ from dpdd.common.errors import ConfigError, IntegrityError, LedgerError, WireErr
 from dpdd.common.methods import method
 from dpdd.common.privacy.entropy import Entropy, SeededEntropy, SystemEntropy
 from dpdd.common.privacy.filters import Spending
+from dpdd.common.synthesis.distilled import method_values
 from dpdd.common.wire.answer import Answer, Reason, Refusal, Shortfall, SignedReleaseBytes
 from dpdd.common.wire.release import open_signed, release_of, sign
-from dpdd.common.wire.request import ReleaseRequest, decode_request
+from dpdd.common.wire.request import Kind, ReleaseRequest, decode_request
 
 LOCK_PATIENCE = 600.0
 
@@ -91,8 +92,12 @@ class Silo:
         policy.check(request, self.settings)
         chosen = method(request.method)
         try:
-            settings = chosen.settings(request.settings)
-            return settings, mechanism(chosen).plan(request, settings)
+            settings = chosen.settings(method_values(request))
+            plan = mechanism(chosen).plan(request, settings)
+            if request.kind is Kind.DISTILLED_SET:
+                distil.check(request, chosen)
+                plan = distil.planned(plan, request)
+            return settings, plan
         except (ConfigError, ValueError) as error:
             raise Refused(Reason.MALFORMED, one_line(error)) from None
 
@@ -196,9 +201,11 @@ class Silo:
         )
         progress("reading", 0, 1)
         records = load_records(self.settings.data, self.folder)
-        privatised = mechanism(method(request.method)).run(
-            records, request, settings, plan, self._entropy(request), progress
-        )
+        chosen = method(request.method)
+        privatised = mechanism(chosen).run(records, request, settings, plan, self._entropy(request), progress)
+        del records
+        if request.kind is Kind.DISTILLED_SET:
+            privatised = distil.distil(privatised, request, chosen, settings, progress)
         if privatised.event != plan.event or privatised.distance > plan.distance:
             raise IntegrityError("the mechanism ran another event than the one it planned; nothing was released")
         release = release_of(

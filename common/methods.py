@@ -7,7 +7,7 @@
 'dp_merf'
 >>> method("dp-magic")
 Traceback (most recent call last):
-dpdd.common.errors.ConfigError: there is no method 'dp-magic'; known are dp-merf
+dpdd.common.errors.ConfigError: there is no method 'dp-magic'; known are dp-merf, sps
 """
 
 from __future__ import annotations
@@ -48,7 +48,18 @@ class Method:
 
 METHODS = {
     entry.name: entry
-    for entry in (Method("dp-merf", "random-feature mean embeddings and a generator", frozenset({Kind.STATISTICS})),)
+    for entry in (
+        Method(
+            "sps",
+            "matched moments of a public network's activations",
+            frozenset({Kind.STATISTICS, Kind.DISTILLED_SET}),
+        ),
+        Method(
+            "dp-merf",
+            "random-feature mean embeddings and a generator",
+            frozenset({Kind.STATISTICS, Kind.DISTILLED_SET}),
+        ),
+    )
 }
 
 

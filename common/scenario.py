@@ -123,7 +123,11 @@ class MethodSection(Settings):
 
 
 class SynthesisSection(Settings):
-    """What is made of the releases; in decentralised mode the silos' sets have `images_per_class` together."""
+    """What is made of the releases.
+
+    In decentralised mode the silos' sets have `images_per_class` together: each is asked for a `data.silos`-th of them,
+    and all of this is part of the request, so changing it asks (and costs) anew.
+    """
 
     images_per_class: Annotated[int, Field(ge=1)] = 50
     settings: dict[str, Any] = Field(default_factory=dict)

@@ -9,13 +9,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dpdd.common.cli import Commands, print_json, table
+from dpdd.common.cli import Commands, guarded, print_json, table
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point."""
-    from dpdd.scenarios import account, benchmark_noise
+    from dpdd.scenarios import account, baselines, benchmark_noise
 
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if list(arguments[:1]) == ["pretrain"]:
+        return _pretrain(arguments)
     commands = Commands("dpdd-sim", "Play many silos on one machine, and do privacy arithmetic.")
     run = commands.add(
         "run",
@@ -34,8 +37,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     listing = commands.add("list", _list, "list the shipped scenarios")
     listing.add_argument("--json", action="store_true", help="as JSON")
     account.add_to(commands)
+    baselines.add_to(commands)
     benchmark_noise.add_to(commands)
+    commands.add("pretrain", lambda _options: None, "train a public backbone from public data")
     return commands.main(arguments)
+
+
+def _pretrain(arguments: Sequence[str]) -> int:
+    """`pretrain` has a parser of its own, which needs torch: every other command's `--help` must not wait for that."""
+    from dpdd.scenarios import pretrain
+
+    parser = argparse.ArgumentParser(prog="dpdd-sim")
+    pretrain.add_parser(parser.add_subparsers())
+    options = parser.parse_args(arguments)
+    return guarded(lambda: options.run(options), program="dpdd-sim", debug=False)
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -67,14 +82,24 @@ def _summary(metrics: dict[str, Any], folder: Path) -> str:
         lines.append(
             f"{name} trained on the synthetic set alone: {100 * score['mean']:.1f}{spread} % on real test data"
         )
+    if "average" in metrics.get("continual", {}):
+        lines.append(_continual(metrics["continual"]))
     if not all(row["releasable"] for row in metrics["privacy"]):
         lines.append("This was a simulation with repeatable or no noise: it protects nobody.")
-    size = metrics["dataset"]["classes"] * metrics["dataset"]["images_per_class"]
     lines += [
-        f"{size} synthetic images: {folder / 'dataset'} (look at preview.png)",
+        f"{metrics['dataset']['images']} synthetic images: {folder / 'dataset'} (look at preview.png)",
         f"what it promises, and how to check it: {folder / 'CARD.md'}",
     ]
     return "\n".join(lines)
+
+
+def _continual(found: dict[str, Any]) -> str:
+    joint = found.get("joint")
+    ceiling = f"; all classes at once: {100 * joint['mean']:.1f} %" if joint else ""
+    return (
+        f"{len(found['tasks'])} tasks: {100 * found['average']:.1f} % over tasks at the end, "
+        f"forgetting {100 * found['forgetting']:.1f} points{ceiling}"
+    )
 
 
 def _list(options: argparse.Namespace) -> None:

@@ -64,6 +64,10 @@ class InProcessGrid(Grid):
         """All silos."""
         return list(self._silos)
 
+    def silo_of(self, node: int) -> str:
+        """The name of the silo behind a node: its folder's."""
+        return self._silos[node].name
+
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Answer the messages now; the replies wait for `pull_messages`."""
         ids = []

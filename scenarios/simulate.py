@@ -6,20 +6,19 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpdd.client.silo import Silo
 from dpdd.common import datasets, idx
 from dpdd.common.datasets import LabelledImages
 from dpdd.common.errors import ConfigError
 from dpdd.common.progress import Console
-from dpdd.common.randomness import uniforms
-from dpdd.common.scenario import Scenario
+from dpdd.common.scenario import Scenario, task_silo
+from dpdd.scenarios.partition import partition
 from dpdd.server.roster import Roster
 
 NAMES = ("north", "east", "south", "west")
@@ -28,7 +27,10 @@ NAMES = ("north", "east", "south", "west")
 def run(
     name: str, scenario: Scenario, folder: Path, console: Console, *, noise_seed: int | None = None, workers: int = 1
 ) -> dict[str, Any]:
-    """Set up the silos (once), run the real ClientApp and ServerApp in this process; what `metrics.json` holds."""
+    """Set up the silos (once), run the real ClientApp and ServerApp in this process; what `metrics.json` holds.
+
+    A continual scenario runs once more in `joint/`, with all classes at once and silos of its own: the ceiling.
+    """
     from dpdd.client.app import make_app as client_app
     from dpdd.server.app import make_app as server_app
 
@@ -49,27 +51,68 @@ def run(
     )
     server_app(console)(grid, context)
     metrics: dict[str, Any] = json.loads((folder / "metrics.json").read_text())
+    if scenario.continual and scenario.continual.joint:
+        metrics["continual"]["joint"] = _joint(scenario, folder / "joint", console, noise_seed, workers)
+        (folder / "metrics.json").write_text(json.dumps(metrics, indent=2, ensure_ascii=False) + "\n")
     return metrics
+
+
+def _joint(
+    scenario: Scenario, folder: Path, console: Console, noise_seed: int | None, workers: int
+) -> dict[str, Any] | None:
+    """The accuracy of one run over all classes at once.
+
+    A comparison, not a second release: its silos hold the same records, so whoever published both would have to add the
+    budgets up.
+    """
+    from dpdd.client.app import make_app as client_app
+    from dpdd.scenarios.inprocess import InProcessGrid
+    from dpdd.server.pipeline import Run
+
+    console.say("all classes at once, for comparison")
+    at_once = scenario.model_copy(update={"continual": None})
+    silos = set_up(at_once, folder, console, noise_seed)
+    roster = Roster({silo.settings.name: silo.public_key for silo in silos})
+    grid = InProcessGrid.of(client_app(lambda who: _prefixed(console, who)), [s.folder for s in silos], workers)
+    accuracy: dict[str, Any] = Run(at_once, folder, roster, console).execute(grid)["accuracy"]
+    return accuracy.get("convnet")
 
 
 def set_up(scenario: Scenario, folder: Path, console: Console, noise_seed: int | None = None) -> list[Silo]:
     """The simulated silos in `folder/silos`, made if they are not there yet."""
     names = silo_names(scenario.data.silos)
+    scenario.privacy.check_silos(names)
+    tasks: list[tuple[str, ...]] = []
+    if scenario.continual:
+        tasks = scenario.continual.split(datasets.load(scenario.data.dataset, "test").classes)
+    folders = [task_silo(name, task) for name in names for task in range(1, len(tasks) + 1)] if tasks else names
     home = folder / "silos"
     if home.exists():
         found = sorted(path.name for path in home.iterdir())
-        if found != sorted(names):
+        if found != sorted(folders):
             raise ConfigError(f"{home}: holds the silos {', '.join(found)}, not this scenario's; --fresh starts over")
-        return [Silo.initialise(home / name) for name in names]
+        return [Silo.initialise(home / name) for name in folders]
     console("splitting the data over silos", 0, 1)
     train = datasets.load(scenario.data.dataset, "train")
-    shares = partition_iid(len(train), len(names), scenario.seed, scenario.data.records_per_silo)
+    shares = partition(train.labels, scenario.data, scenario.seed)
     making = folder / ".silos.partial"
     shutil.rmtree(making, ignore_errors=True)
     for name, share in zip(names, shares, strict=True):
-        write_silo(making / name, name, scenario, train.subset(share), noise_seed)
+        for full_name, records in _by_task(name, train.subset(share), tasks):
+            epsilon = scenario.privacy.epsilon_of(name)
+            write_silo(making / full_name, full_name, scenario, records, noise_seed, epsilon)
     making.rename(home)
-    return [Silo.initialise(home / name) for name in names]
+    return [Silo.initialise(home / name) for name in folders]
+
+
+def _by_task(name: str, records: LabelledImages, tasks: list[tuple[str, ...]]) -> Iterator[tuple[str, LabelledImages]]:
+    """The silo as it is; or, for a continual run, as it is at each task: with the records of that task's classes."""
+    from dpdd.server.continual import of_classes
+
+    if not tasks:
+        yield name, records
+    for number, task in enumerate(tasks, start=1):
+        yield task_silo(name, number), of_classes(records, task)
 
 
 def silo_names(count: int) -> list[str]:
@@ -77,21 +120,20 @@ def silo_names(count: int) -> list[str]:
     return list(NAMES[:count]) if count <= len(NAMES) else [f"silo-{i:03d}" for i in range(1, count + 1)]
 
 
-def partition_iid(records: int, silos: int, seed: int, most: int | None = None) -> Sequence[NDArray[np.int64]]:
-    """Random shares of nearly equal size."""
-    order = np.argsort(uniforms(seed, "partition", records), kind="stable")
-    shares = [np.sort(share) for share in np.array_split(order, silos)]
-    return [share[:most] for share in shares]
-
-
 def write_silo(
-    folder: Path, name: str, scenario: Scenario, share: LabelledImages, noise_seed: int | None = None
+    folder: Path,
+    name: str,
+    scenario: Scenario,
+    share: LabelledImages,
+    noise_seed: int | None = None,
+    epsilon: float | None = None,
 ) -> None:
-    """A silo folder as an operator would make it: data files and a `silo.toml`."""
+    """A silo folder as an operator would make it: data files and a `silo.toml` with one release's `epsilon`."""
     folder.mkdir(parents=True)
     images, labels = _data_files(folder, share)
-    unprotected = math.isinf(scenario.privacy.epsilon)
-    epsilon = 1.0 if unprotected else scenario.privacy.epsilon
+    epsilon = scenario.privacy.epsilon if epsilon is None else epsilon
+    unprotected = math.isinf(epsilon)
+    epsilon = 1.0 if unprotected else epsilon
     text = f"""\
 # A simulated silo of the scenario {scenario.name!r}: its people come from a public dataset.
 name = {json.dumps(name)}

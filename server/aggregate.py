@@ -1,32 +1,124 @@
-"""From releases to statistics: sums of sums, in exact integers. Adding a late silo costs no privacy."""
+"""From releases to statistics. Adding a late silo costs no privacy.
+
+`sum` adds sums, in exact integers: unbiased for the union of the records, whatever the silos hold; noise variances
+add, so a silo with a small ε spoils the total for everybody.
+
+`precision` assumes that silos look alike, and gives the common means with the least variance. Silo s has in row r (a
+class, or a group of classes) a noisy sum Y_s over n_s records, noise σ_s in every entry. Its mean Y_s / n_s has the
+variance
+
+    σ_s² / n_s² + τ² / n_s        noise, and sampling: the records of a silo are themselves a sample,
+
+where τ² = 1 / width bounds the variance of the average coordinate, because a contribution has norm at most 1. Means
+combine best by inverse variance, Σ p_s (Y_s / n_s) / Σ p_s with p_s = n_s² / (σ_s² + τ² n_s), which is a weighted sum
+of the sums:
+
+    Σ w_s Y_s / Σ w_s n_s,        w_s = n_s / (σ_s² + τ² n_s).
+
+Equal silos get equal weights, and without noise every weight is the same: then `precision` is `sum`.
+
+Sums and counts of a row may be scaled together without changing the mean. They are scaled so that the noise in every
+entry of a class's row is what it is in the plain sum, √Σσ_s²: `Statistics.noise` stays true, and a class's count is
+an *effective* one, the number of records that would give such a mean at such noise. (Rows for several classes are
+scaled to the effective counts of their classes, so that sum / counts is their mean; their noise is as stated where
+silos have the same class mix, and at most about √silos times that otherwise.)
+
+The n_s are the silos' noisy counts, at least 1. A silo whose count is lost in its noise is left out of that row,
+unless the lost silos together have a count that is not: many small silos count.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdd.common.errors import IntegrityError
-from dpdd.common.privacy.clipping import Layout
-from dpdd.common.privacy.events import Gaussian, parts
+from dpdd.common.errors import ConfigError, IntegrityError
+from dpdd.common.privacy.clipping import Layout, Segment
 from dpdd.common.privacy.privatise import in_units
-from dpdd.common.synthesis.statistics import Statistics
+from dpdd.common.synthesis.statistics import Statistics, lost_in_noise, noise_in
 from dpdd.common.wire.release import Release
+
+Floats = NDArray[np.float64]
+
+
+def aggregate(
+    releases: Sequence[Release], layout: Layout, rule: Literal["sum", "precision"], settings: object
+) -> Statistics:
+    """The statistics of all silos by `rule`; a method's `settings` say what a count weighs in its sums."""
+    if rule == "sum":
+        return add_up(releases, layout)
+    weight = getattr(settings, "count_weight", None)
+    if weight is None:
+        raise ConfigError("this method releases no class counts, so its sums cannot be weighed by precision")
+    return by_precision(releases, layout, weight)
 
 
 def add_up(releases: Sequence[Release], layout: Layout) -> Statistics:
     """The plain sum over silos: unbiased for the union of their records."""
-    if not releases:
-        raise IntegrityError("there is no release to aggregate")
+    _check(releases, layout)
     totals: dict[str, NDArray[np.int64]] = {}
     for release in releases:
-        check_layout(release, layout)
         for name, array in release.arrays.items():
             totals[name] = totals[name] + array if name in totals else array.astype(np.int64)
     noise = math.sqrt(math.fsum(noise_of(release) ** 2 for release in releases))
     return Statistics({name: in_units(total) for name, total in totals.items()}, noise, len(releases))
+
+
+def by_precision(releases: Sequence[Release], layout: Layout, count_weight: float) -> Statistics:
+    """The sums whose means have the least variance when silos look alike; the derivation is at the top."""
+    _check(releases, layout)
+    sums = [{name: in_units(array) for name, array in release.arrays.items()} for release in releases]
+    return combine(sums, [noise_of(release) for release in releases], layout, count_weight)
+
+
+def combine(
+    sums: Sequence[Mapping[str, Floats]], noise: Sequence[float], layout: Layout, count_weight: float
+) -> Statistics:
+    """`by_precision` on bare arrays: the sums of each silo, and the noise in them."""
+    shape = {segment.name: (segment.rows, segment.width) for segment in layout.segments}.get("count")
+    if shape != (layout.classes, 1):
+        raise ConfigError("sums are weighed by precision where a segment 'count' has one count per class")
+    sigma = np.asarray(noise, dtype=np.float64)
+    total_noise = float(np.sqrt(np.square(sigma).sum()))
+    counts = np.stack([each["count"][:, 0] for each in sums]) / count_weight
+    own = precision_weights(counts, sigma, sigma[:, None] / count_weight, 1.0 / layout.width)
+    effective = (own * counts).sum(axis=0)
+    combined: dict[str, Floats] = {}
+    for segment in layout.segments:
+        members = _members(segment, layout.classes)
+        spread = np.sqrt(members.sum(axis=1)) / count_weight
+        in_rows = counts @ members.T
+        weights = precision_weights(in_rows, sigma, sigma[:, None] * spread, 1.0 / layout.width)
+        weighed, wanted = (weights * in_rows).sum(axis=0), members @ effective
+        clear = ~lost_in_noise(weighed, total_noise * spread) & (wanted > 0.0)
+        scale = np.divide(wanted, weighed, out=np.ones_like(wanted), where=clear)
+        stacked = np.stack([each[segment.name] for each in sums])
+        combined[segment.name] = np.einsum("sr,srw->rw", weights * scale, stacked)
+    return Statistics(combined, total_noise, len(sums))
+
+
+def precision_weights(counts: Floats, sigma: Floats, count_noise: Floats, sampling: float) -> Floats:
+    """What each silo's sums are multiplied by in each row (silos x rows): all 1 where silos are equal.
+
+    Noise of σ_s in every silo's sums becomes √Σσ_s² in the weighted sum, as in the plain one.
+    """
+    lost = lost_in_noise(counts, count_noise)
+    apart = np.sqrt(np.where(lost, np.square(count_noise), 0.0).sum(axis=0))
+    used = ~(lost & lost_in_noise(np.where(lost, counts, 0.0).sum(axis=0), apart))
+    floored = np.maximum(counts, 1.0)
+    variance = np.square(sigma)[:, None]
+    weights = np.where(used, floored / (variance + sampling * floored), 0.0)
+    weights[:, ~used.any(axis=0)] = 1.0  # nobody has it: the plain sum, which synthesis finds lost in noise
+    noise = np.sqrt((np.square(weights) * variance).sum(axis=0))
+    average = weights.sum(axis=0) / (weights > 0.0).sum(axis=0)
+    scaled: Floats = weights * np.where(
+        noise > 0.0, np.sqrt(variance.sum()) / np.where(noise > 0.0, noise, 1.0), 1.0 / average
+    )
+    return scaled
 
 
 def check_layout(release: Release, layout: Layout) -> None:
@@ -39,4 +131,19 @@ def check_layout(release: Release, layout: Layout) -> None:
 
 def noise_of(release: Release) -> float:
     """Standard deviation of the noise in each entry of a release, in units of the clip norm."""
-    return math.fsum(part.sigma**2 for part in parts(release.event) if isinstance(part, Gaussian)) ** 0.5
+    return noise_in(release.event)
+
+
+def _check(releases: Sequence[Release], layout: Layout) -> None:
+    if not releases:
+        raise IntegrityError("there is no release to aggregate")
+    for release in releases:
+        check_layout(release, layout)
+
+
+def _members(segment: Segment, classes: int) -> Floats:
+    """Which classes are added to which row (rows x classes)."""
+    members = np.zeros((segment.rows, classes))
+    for label, rows in enumerate(segment.rows_of):
+        members[list(rows), label] = 1.0
+    return members

@@ -16,6 +16,7 @@ from flwr.serverapp import Grid, ServerApp
 from dpdd.common.errors import ConfigError
 from dpdd.common.progress import Console
 from dpdd.common.scenario import load_scenario
+from dpdd.server import continual
 from dpdd.server.pipeline import Run
 from dpdd.server.roster import Roster
 
@@ -32,7 +33,11 @@ def make_app(console: Console | None = None) -> ServerApp:
                 raise ConfigError(f"the run config has no {key!r}")
         folder = Path(str(config["folder"]))
         roster = Roster.load(Path(str(config.get("roster", folder / "silos.json"))))
-        Run(load_scenario(str(config["scenario"])), folder, roster, console or Console()).execute(grid)
+        run = Run(load_scenario(str(config["scenario"])), folder, roster, console or Console())
+        if run.scenario.continual:
+            continual.learn(run, grid)
+        else:
+            run.execute(grid)
 
     return app
 

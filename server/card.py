@@ -55,6 +55,7 @@ def write_card(
         "software": software(),
         "method": scenario.method.name,
         "mode": scenario.method.mode,
+        "aggregation": scenario.method.aggregation if scenario.method.mode == "centralised" else "union",
         "classes": list(made.classes),
         "images": len(made),
         "image_shape": list(made.images.shape[1:]),
@@ -94,7 +95,7 @@ def _markdown(card: Mapping[str, Any], releases: Sequence[Release]) -> str:
 {card["summary"]}
 
 {card["images"]} images in {len(card["classes"])} classes ({", ".join(card["classes"])}), made by {card["software"]}
-with {card["method"]} ({card["mode"]}).
+with {card["method"]} ({card["mode"]}, silos joined by {card["aggregation"]}).
 
 ## Privacy
 

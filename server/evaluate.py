@@ -1,8 +1,12 @@
-"""What a synthetic set is worth: networks trained on it alone, tested on real test data."""
+"""What a synthetic set is worth: networks trained on it alone, tested on real test data.
+
+Where a teacher gave soft labels, the networks learn those. `dpdd.server.downstream` starts from a public network.
+"""
 
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,10 +15,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dpdd.common.datasets import LabelledImages
+from dpdd.common.errors import DataError
 from dpdd.common.progress import Progress, silent
 from dpdd.common.randomness import subseed
 from dpdd.common.scenario import EvaluationSection
 from dpdd.common.synthesis.dataset import SyntheticSet
+
+Augmentation = Callable[[Tensor], Tensor]
+"""A batch of images ↦ the same images, altered at random."""
 
 
 @dataclass(frozen=True)
@@ -51,46 +59,6 @@ class ConvNet(nn.Sequential):
         super().__init__(*blocks, nn.Flatten(), nn.Linear(width * size[0] * size[1], classes))
 
 
-def convnet_accuracy(
-    made: SyntheticSet,
-    test: LabelledImages,
-    settings: EvaluationSection,
-    seed: int,
-    progress: Progress = silent,
-) -> Accuracy:
-    """Train `settings.runs` ConvNets on `made`, with shifts and flips, and test each."""
-    scores = []
-    for run in range(settings.runs):
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(subseed(seed, f"evaluation {run}"))
-            what = f"training ConvNet {run + 1} of {settings.runs}"
-            network = _train(made, settings, lambda done, of, what=what: progress(what, done, of))  # type: ignore[misc]
-        scores.append(_score(network, test))
-    return Accuracy(tuple(scores))
-
-
-def _train(made: SyntheticSet, settings: EvaluationSection, progress: object) -> nn.Module:
-    images, labels = made.as_torch().tensors
-    mean, std = images.mean(), images.std() + 1e-6
-    shape = (images.shape[1], images.shape[2], images.shape[3])
-    network = ConvNet(shape, len(made.classes), settings.width)
-    network.register_buffer("mean", mean)
-    network.register_buffer("std", std)
-    optimiser = torch.optim.AdamW(network.parameters(), lr=settings.learning_rate, weight_decay=5e-4)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, settings.learning_rate, total_steps=settings.steps + 1)
-    network.train()
-    for step in range(settings.steps):
-        pick = torch.randint(len(labels), (min(settings.batch, len(labels)),))
-        batch = augment((images[pick] - mean) / std)
-        loss = functional.cross_entropy(network(batch), labels[pick], label_smoothing=0.05)
-        optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        optimiser.step()
-        schedule.step()
-        progress(step + 1, settings.steps)  # type: ignore[operator]
-    return network.eval()
-
-
 def augment(images: Tensor, most: int = 2) -> Tensor:
     """Random shifts of up to `most` pixels, the same border repeated, and horizontal flips."""
     count, _, height, width = images.shape
@@ -106,6 +74,91 @@ def augment(images: Tensor, most: int = 2) -> Tensor:
     shifted = padded.gather(2, rows).gather(3, columns)
     flip = torch.rand(count, 1, 1, 1, device=images.device) < 0.5
     return torch.where(flip, shifted.flip(3), shifted)
+
+
+def convnet_accuracy(
+    made: SyntheticSet,
+    test: LabelledImages,
+    settings: EvaluationSection,
+    seed: int,
+    progress: Progress = silent,
+    *,
+    augmentation: Augmentation = augment,
+    mixup: float = 0.0,
+) -> Accuracy:
+    """Train `settings.runs` ConvNets on `made`, and test each.
+
+    `augmentation` (shifts and flips) alters every batch; `mixup` above 0 also mixes pairs of images and their labels,
+    in shares from Beta(`mixup`, `mixup`).
+    """
+    scores = []
+    for run in range(settings.runs):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(subseed(seed, f"evaluation {run}"))
+            what = f"training ConvNet {run + 1} of {settings.runs}"
+            network = _train(made, settings, augmentation, mixup, what, progress)
+        scores.append(_score(network, test))
+    return Accuracy(tuple(scores))
+
+
+def targets(made: SyntheticSet) -> Tensor:
+    """What a network should answer to each image: probabilities (N, classes) where `made` has some, else labels (N).
+
+    >>> images = np.zeros((2, 1, 8, 8), np.uint8)
+    >>> targets(SyntheticSet(images, np.array([0, 1]), ("cat", "dog")))
+    tensor([0, 1])
+    """
+    if made.soft is None:
+        return torch.from_numpy(made.labels.copy())
+    soft = torch.from_numpy(np.array(made.soft, dtype=np.float32))
+    if soft.shape != (len(made), len(made.classes)):
+        raise DataError(
+            f"the soft labels are of shape {tuple(soft.shape)}, but {len(made)} images of {len(made.classes)} classes "
+            f"need {(len(made), len(made.classes))}"
+        )
+    if not bool((soft >= 0).all()) or not bool(((soft.sum(dim=1) - 1.0).abs() < 1e-3).all()):
+        raise DataError("the soft labels are not probabilities: each row needs numbers from 0 that add up to 1")
+    return soft
+
+
+def mix(images: Tensor, wanted: Tensor, classes: int, strength: float) -> tuple[Tensor, Tensor]:
+    """Blend every image, and its label, with another one of the batch (Zhang et al. 2018)."""
+    probabilities = wanted if wanted.ndim == 2 else functional.one_hot(wanted, classes).float()
+    share = float(torch.distributions.Beta(strength, strength).sample())
+    other = torch.randperm(len(images), device=images.device)
+    return images.lerp(images[other], 1.0 - share), probabilities.lerp(probabilities[other], 1.0 - share)
+
+
+def _train(
+    made: SyntheticSet,
+    settings: EvaluationSection,
+    augmentation: Augmentation,
+    mixup: float,
+    what: str,
+    progress: Progress,
+) -> nn.Module:
+    images, labels = made.as_torch().tensors[0], targets(made)
+    smoothing = 0.05 if made.soft is None else 0.0
+    mean, std = images.mean(), images.std() + 1e-6
+    shape = (images.shape[1], images.shape[2], images.shape[3])
+    network = ConvNet(shape, len(made.classes), settings.width)
+    network.register_buffer("mean", mean)
+    network.register_buffer("std", std)
+    optimiser = torch.optim.AdamW(network.parameters(), lr=settings.learning_rate, weight_decay=5e-4)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, settings.learning_rate, total_steps=settings.steps + 1)
+    network.train()
+    for step in range(settings.steps):
+        pick = torch.randint(len(labels), (min(settings.batch, len(labels)),))
+        batch, wanted = augmentation((images[pick] - mean) / std), labels[pick]
+        if mixup > 0.0:
+            batch, wanted = mix(batch, wanted, len(made.classes), mixup)
+        loss = functional.cross_entropy(network(batch), wanted, label_smoothing=smoothing)
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        optimiser.step()
+        schedule.step()
+        progress(what, step + 1, settings.steps)
+    return network.eval()
 
 
 def _score(network: nn.Module, test: LabelledImages) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,18 +16,22 @@ from dpdd.common import flower  # first: it turns Flower's telemetry off
 from flwr.serverapp import Grid
 
 from dpdd.common import datasets
-from dpdd.common.errors import DpddError, WireError
+from dpdd.common.errors import ConfigError, DpddError, IntegrityError, WireError
 from dpdd.common.methods import method
 from dpdd.common.progress import Console
 from dpdd.common.scenario import Scenario
 from dpdd.common.synthesis.dataset import SyntheticSet
 from dpdd.common.wire.answer import Refusal, decode_answer
 from dpdd.common.wire.release import Release
-from dpdd.common.wire.request import ReleaseRequest
+from dpdd.common.wire.request import Kind
 from dpdd.server import aggregate, evaluate
 from dpdd.server.card import privacy_rows, write_card
+from dpdd.server.questions import Question, make_request, questions
 from dpdd.server.roster import Roster
 from dpdd.server.store import Store
+from dpdd.server.union import opened, union
+
+__all__ = ["Run", "make_request"]
 
 
 @dataclass
@@ -43,114 +47,161 @@ class Run:
 
     def execute(self, grid: Grid) -> dict[str, Any]:
         """Ask, aggregate, synthesise, evaluate, write; returns what `metrics.json` holds."""
+        self.scenario.privacy.check_silos(self.roster.keys)
+        with self.store() as store:
+            asked = questions(self.scenario, self.roster.keys)
+            releases = self.gather(grid, asked, store)
+            made = self.synthesise(asked, releases)
+            accuracy: dict[str, Any] = {}
+            if self.scenario.evaluation.runs:
+                with self.phase("evaluation"):
+                    accuracy["convnet"] = self._evaluate(made)
+            return self.finish(made, accuracy, asked, releases, store)
+
+    @contextmanager
+    def store(self) -> Iterator[Store]:
+        """The run's store, in its folder."""
         self.folder.mkdir(parents=True, exist_ok=True)
         store = Store(self.folder / "store")
         try:
-            request = make_request(self.scenario)
-            store.add_request(request.id, request.encode())
-            with self._phase("releases"):
-                self._ask(grid, request, store)
-            releases = store.releases(request.id, self.roster)
-            if not releases:
-                reasons = "; ".join(f"{who}: {why}" for who, why in sorted(self.missing.items()))
-                raise DpddError(f"no silo released anything ({reasons or 'no silo is connected'})")
-            with self._phase("synthesis"):
-                made = self._synthesise(request, releases)
-            digest = made.save(self.folder / "dataset")
-            accuracy: dict[str, Any] = {}
-            if self.scenario.evaluation.runs:
-                with self._phase("evaluation"):
-                    accuracy["convnet"] = self._evaluate(made)
-            write_card(
-                self.folder,
-                self.scenario,
-                made,
-                digest,
-                releases,
-                store.digests(request.id),
-                self.roster,
-                self.missing,
-            )
-            metrics = {
-                "scenario": self.scenario.name,
-                "accuracy": accuracy,
-                "privacy": privacy_rows(releases),
-                "dataset": {
-                    "classes": len(made.classes),
-                    "images_per_class": self.scenario.synthesis.images_per_class,
-                    "sha256": digest,
-                },
-                "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
-            }
-            (self.folder / "metrics.json").write_text(json.dumps(metrics, indent=2, ensure_ascii=False) + "\n")
-            return metrics
+            yield store
         finally:
             store.close()
 
-    def _ask(self, grid: Grid, request: ReleaseRequest, store: Store) -> None:
-        content = flower.pack(request.encode(), "dpdd.v1.ReleaseRequest")
+    def gather(self, grid: Grid, asked: Sequence[Question], store: Store) -> list[Release]:
+        """Ask every silo its question; all releases that there are, earlier ones included, by silo name."""
+        for question in asked:
+            store.add_request(question.request.id, question.request.encode())
+        with self.phase("releases"):
+            trouble = self._ask(grid, asked, store)
+        releases = [
+            release
+            for question in asked
+            for release in store.releases(question.request.id, self.roster)
+            if release.silo in question.silos
+        ]
+        for release in releases:
+            trouble.pop(release.silo, None)  # in trouble today, but its release is here already
+        for silo, why in trouble.items():
+            self.console.say(f"  without {silo}: {why}")
+        self.missing |= trouble
+        if not releases:
+            reasons = "; ".join(f"{who}: {why}" for who, why in sorted(self.missing.items()))
+            raise DpddError(f"no silo released anything ({reasons or 'no silo is connected'})")
+        return sorted(releases, key=lambda release: release.silo)
+
+    def synthesise(self, asked: Sequence[Question], releases: Sequence[Release]) -> SyntheticSet:
+        """Images from the releases: synthesised from the aggregate, or the union of what silos synthesised."""
+        request, images = asked[0].request, self.scenario.synthesis.images_per_class
+        with self.phase("synthesis"):
+            if request.kind is Kind.DISTILLED_SET:
+                return union([opened(release, request) for release in releases], images)
+            module = method(request.method).synthesis()
+            settings = module.MethodSettings.model_validate(request.settings)
+            layout = module.layout(settings, len(request.classes))
+            made: SyntheticSet = module.synthesise(
+                aggregate.aggregate(releases, layout, self.scenario.method.aggregation, settings),
+                settings,
+                module.SynthesisSettings.model_validate(self.scenario.synthesis.settings),
+                classes=request.classes,
+                shape=request.shape,
+                images_per_class=images,
+                public_seed=request.public_seed,
+                progress=self.console,
+            )
+            return made
+
+    def finish(
+        self,
+        made: SyntheticSet,
+        accuracy: dict[str, Any],
+        asked: Sequence[Question],
+        releases: Sequence[Release],
+        store: Store,
+        **more: Any,
+    ) -> dict[str, Any]:
+        """Write the dataset, the card and `metrics.json`; returns what the latter holds."""
+        digest = made.save(self.folder / "dataset")
+        digests = {silo: sha for question in asked for silo, sha in store.digests(question.request.id).items()}
+        write_card(self.folder, self.scenario, made, digest, releases, digests, self.roster, self.missing)
+        metrics = {
+            "scenario": self.scenario.name,
+            "accuracy": accuracy,
+            "privacy": privacy_rows(releases),
+            "dataset": {
+                "classes": len(made.classes),
+                "images_per_class": self.scenario.synthesis.images_per_class,
+                "images": len(made),
+                "sha256": digest,
+            },
+            "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
+            **more,
+        }
+        (self.folder / "metrics.json").write_text(json.dumps(metrics, indent=2, ensure_ascii=False) + "\n")
+        return metrics
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time spent in here is added to the phase `name`."""
+        started = time.monotonic()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - started
+        self.console.finish()
+
+    def _ask(self, grid: Grid, asked: Sequence[Question], store: Store) -> dict[str, str]:
+        """Ask, and keep what comes; says what is wrong with those who sent nothing that can be kept."""
+        trouble: dict[str, str] = {}
         nodes = sorted(grid.get_node_ids())
-        messages = [grid.create_message(content, flower.ACTION, node, str(request.stage)) for node in nodes]
-        self.console("asking the silos", 0, len(nodes))
+        names = silos_of(grid, nodes)
+        to = {node: question for node in nodes if (question := _question_for(node, names, asked)) is not None}
+        messages = [
+            grid.create_message(
+                flower.pack(question.request.encode(), "dpdd.v1.ReleaseRequest"),
+                flower.ACTION,
+                node,
+                str(question.request.stage),
+            )
+            for node, question in to.items()
+        ]
+        self.console("asking the silos", 0, len(messages))
         for done, reply in enumerate(grid.send_and_receive(messages), start=1):
-            node = f"node {reply.metadata.src_node_id}"
+            node = reply.metadata.src_node_id
+            who = names.get(node, f"node {node}")
             if reply.has_error():
-                self.missing[node] = str(reply.error.reason)
+                trouble[who] = str(reply.error.reason)
                 continue
             try:
                 answer = decode_answer(flower.unpack(reply.content, "dpdd.v1.Answer"))
                 if isinstance(answer, Refusal):
-                    self.missing[answer.silo] = f"refused ({answer.reason.words}): {answer.message}"
+                    trouble[answer.silo] = f"refused ({answer.reason.words}): {answer.message}"
                 else:
-                    store.add(answer.data, request.id, self.roster)
+                    _keep(answer.data, to[node], store, self.roster)
             except (WireError, DpddError) as error:
-                self.missing[node] = f"sent something unusable: {error}"
-            self.console("asking the silos", done, len(nodes))
-        for silo, why in self.missing.items():
-            self.console.say(f"  without {silo}: {why}")
-
-    def _synthesise(self, request: ReleaseRequest, releases: list[Release]) -> SyntheticSet:
-        module = method(request.method).synthesis()
-        settings = module.MethodSettings.model_validate(request.settings)
-        statistics = aggregate.add_up(releases, module.layout(settings, len(request.classes)))
-        made: SyntheticSet = module.synthesise(
-            statistics,
-            settings,
-            module.SynthesisSettings.model_validate(self.scenario.synthesis.settings),
-            classes=request.classes,
-            shape=request.shape,
-            images_per_class=self.scenario.synthesis.images_per_class,
-            public_seed=request.public_seed,
-            progress=self.console,
-        )
-        return made
+                trouble[who] = f"sent something unusable: {error}"
+            self.console("asking the silos", done, len(messages))
+        return trouble
 
     def _evaluate(self, made: SyntheticSet) -> dict[str, Any]:
         test = datasets.load(self.scenario.data.dataset, "test")
         score = evaluate.convnet_accuracy(made, test, self.scenario.evaluation, self.scenario.seed, self.console)
         return {"mean": score.mean, "std": score.std, "runs": list(score.runs)}
 
-    @contextmanager
-    def _phase(self, name: str) -> Iterator[None]:
-        started = time.monotonic()
-        yield
-        self.seconds[name] = time.monotonic() - started
-        self.console.finish()
+
+def silos_of(grid: Grid, nodes: Sequence[int]) -> dict[int, str]:
+    """Which silo each node is, where the grid knows (it has a method `silo_of(node)`); Flower's own grids do not."""
+    silo_of = getattr(grid, "silo_of", None)
+    return {} if silo_of is None else {node: silo_of(node) for node in nodes}
 
 
-def make_request(scenario: Scenario) -> ReleaseRequest:
-    """What this scenario asks of every silo."""
-    test = datasets.load(scenario.data.dataset, "test")
-    chosen = method(scenario.method.name)
-    settings = chosen.settings(scenario.method.settings)
-    return ReleaseRequest(
-        run=scenario.name,
-        method=scenario.method.name,
-        kind=scenario.method.kind,
-        settings=settings.model_dump(mode="json"),
-        epsilon=scenario.privacy.epsilon,
-        delta=scenario.privacy.delta,
-        classes=test.classes,
-        shape=test.shape,
-        public_seed=scenario.seed,
-    )
+def _question_for(node: int, names: dict[int, str], asked: Sequence[Question]) -> Question | None:
+    if node in names:
+        return next((question for question in asked if names[node] in question.silos), None)
+    if len(asked) > 1:
+        raise ConfigError("silos are asked for different ε, and this engine does not say which node is which silo")
+    return asked[0]
+
+
+def _keep(data: bytes, question: Question, store: Store, roster: Roster) -> None:
+    release = store.add(data, question.request.id, roster)
+    if release.silo not in question.silos:
+        raise IntegrityError(f"silo {release.silo} answered a request that was for others")

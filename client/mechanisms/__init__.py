@@ -16,13 +16,16 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dpdd.client.records.records import Records
 from dpdd.common.methods import Method
 from dpdd.common.privacy.accounting import EXACT, Guarantee, calibrate, gaussian_releases
-from dpdd.common.privacy.clipping import Layout
+from dpdd.common.privacy.clipping import ClippedSum, Layout
 from dpdd.common.privacy.entropy import Entropy
 from dpdd.common.privacy.events import Event, Gaussian, NonPrivate
-from dpdd.common.privacy.privatise import Privatised, noise_distance
+from dpdd.common.privacy.privatise import Privatised, noise_distance, privatise
 from dpdd.common.wire.request import ReleaseRequest
 
 Progress = Callable[[str, int, int], None]
@@ -37,11 +40,12 @@ class Plan:
     guarantee: Guarantee
     distance: float
     coordinates: int
+    size: int | None = None
 
     @property
     def bytes(self) -> int:
-        """Roughly what will be sent."""
-        return 8 * self.coordinates
+        """Roughly what will be sent; the noisy sums themselves where no `size` is known."""
+        return 8 * self.coordinates if self.size is None else self.size
 
 
 class Mechanism(Protocol):
@@ -82,3 +86,31 @@ def gaussian_plan(request: ReleaseRequest, layout: Layout) -> Plan:
     event = Gaussian(calibrate(gaussian_releases(1), request.epsilon, request.delta - slack))
     guarantee = Guarantee(request.epsilon, request.delta, EXACT)
     return Plan(event, guarantee, noise_distance(event, layout), layout.coordinates)
+
+
+def privatised_sum(
+    records: Records,
+    layout: Layout,
+    contributions: Callable[[NDArray[np.float32]], NDArray[np.float32]],
+    plan: Plan,
+    entropy: Entropy,
+    progress: Progress,
+    *,
+    batch: int = 250,
+) -> Privatised:
+    """One streaming pass: every record's contribution, clipped and summed; then noise, once.
+
+    `contributions` always gets a batch of the same shape, padded with zeros: a record's contribution must not depend,
+    even in its last bit, on which records happen to be its neighbours.
+    """
+    total = ClippedSum(layout)
+    done = 0
+    for features, labels in records.batches(batch):
+        padded = np.zeros((batch, *features.shape[1:]), dtype=np.float32)
+        padded[: len(features)] = features
+        total.add(contributions(padded)[: len(features)], labels)
+        done += len(features)
+        progress("summing statistics", done, len(records))
+    progress("adding noise", 0, 1)
+    assert isinstance(plan.event, Gaussian | NonPrivate)
+    return privatise(total, plan.event, entropy)

@@ -14,17 +14,14 @@ import math
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from dpdd.client.mechanisms import Plan, Progress, gaussian_plan
+from dpdd.client.mechanisms import Plan, Progress, gaussian_plan, privatised_sum
 from dpdd.client.records.records import Records
-from dpdd.common.privacy.clipping import ClippedSum
 from dpdd.common.privacy.entropy import Entropy
-from dpdd.common.privacy.events import Gaussian, NonPrivate
-from dpdd.common.privacy.privatise import Privatised, privatise
+from dpdd.common.privacy.privatise import Privatised
 from dpdd.common.synthesis import dp_merf
 from dpdd.common.wire.request import ReleaseRequest
-
-BATCH = 256
 
 
 def plan(request: ReleaseRequest, settings: dp_merf.MethodSettings) -> Plan:
@@ -42,21 +39,14 @@ def run(
 ) -> Privatised:
     """Sum the features of all records, and privatise the sum."""
     omega = dp_merf.frequencies(settings, math.prod(request.shape), request.public_seed)
-    total = ClippedSum(dp_merf.layout(settings, len(request.classes)))
-    weight = settings.count_weight
-    done = 0
-    for features, labels in records.batches(BATCH):
-        # Always the same batch shape: a record's features must not depend, even in their last bit, on its neighbours.
-        padded = np.zeros((BATCH, *features.shape[1:]), dtype=np.float32)
-        padded[: len(features)] = features
+    layout = dp_merf.layout(settings, len(request.classes))
+
+    def contributions(images: NDArray[np.float32]) -> NDArray[np.float32]:
+        rows = np.empty((len(images), layout.width), dtype=np.float32)
         with torch.inference_mode():
-            embedded = dp_merf.embed(torch.from_numpy(padded), omega)[: len(features)].numpy()
-        rows = np.empty((len(features), embedded.shape[1] + 1))
-        rows[:, :-1] = embedded * math.sqrt(1.0 - weight**2)
-        rows[:, -1] = weight
-        total.add(rows, labels)
-        done += len(features)
-        progress("summing features", done, len(records))
-    progress("adding noise", 0, 1)
-    assert isinstance(plan.event, Gaussian | NonPrivate)
-    return privatise(total, plan.event, entropy)
+            rows[:, :-1] = dp_merf.embed(torch.from_numpy(images), omega).numpy()
+        rows[:, :-1] *= math.sqrt(1.0 - settings.count_weight**2)
+        rows[:, -1] = settings.count_weight
+        return rows
+
+    return privatised_sum(records, layout, contributions, plan, entropy, progress)

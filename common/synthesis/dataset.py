@@ -47,7 +47,8 @@ class SyntheticSet:
     def save(self, folder: Path) -> str:
         """Write the dataset and a preview into `folder`; the SHA-256 of the dataset file."""
         folder.mkdir(parents=True, exist_ok=True)
-        header = {"classes": json.dumps(self.classes, ensure_ascii=True), "format": "dpdd dataset v1"}
+        # One key only: safetensors writes several in random order, and the file's hash is in the card.
+        header = {"dpdd": json.dumps({"classes": self.classes, "format": "dpdd dataset v1"}, ensure_ascii=True)}
         tensors: dict[str, NDArray] = {
             "images": np.ascontiguousarray(self.images),
             "labels": np.ascontiguousarray(self.labels),
@@ -64,7 +65,7 @@ class SyntheticSet:
         path = folder / FILE
         try:
             with safe_open(path, framework="numpy") as file:
-                classes = tuple(json.loads(file.metadata()["classes"]))
+                classes = tuple(json.loads(file.metadata()["dpdd"])["classes"])
                 soft = file.get_tensor("soft") if "soft" in file.keys() else None  # noqa: SIM118
                 return cls(file.get_tensor("images"), file.get_tensor("labels"), classes, soft)
         except FileNotFoundError:

@@ -1,7 +1,7 @@
 """Distilled sets: what a request for one says, and how one travels.
 
-In decentralised mode the silo synthesises. What it releases then also depends on the synthesis settings and on the number
-of images, so a request of kind `DISTILLED_SET` has all three in its settings:
+In decentralised mode the silo synthesises. What it releases then also depends on the synthesis settings and on the
+number of images, so a request of kind `DISTILLED_SET` has all three in its settings:
 
 >>> asked = DistilSettings(method={"features": 100}, synthesis={"steps": 50}, images_per_class=10)
 >>> sorted(asked.model_dump(mode="json"))
@@ -47,7 +47,7 @@ def method_values(request: ReleaseRequest) -> Mapping[str, Any]:
 def to_arrays(made: SyntheticSet) -> dict[str, NDArray]:
     """The set as a release's arrays."""
     arrays: dict[str, NDArray] = {"images": made.images, "labels": made.labels}
-    return arrays if made.soft is None else {**arrays, "soft": made.soft}
+    return arrays if made.soft is None else {**arrays, "soft": made.soft.astype(np.float32)}
 
 
 def from_arrays(

@@ -21,7 +21,7 @@ from dpdd.common.wire.answer import SignedReleaseBytes
 from dpdd.common.wire.release import open_signed
 from tests.client.silos import make_request, make_silo
 
-STEPS = ("reserving", "reading", "summing features", "adding noise", "writing", "committing")
+STEPS = ("reserving", "reading", "summing statistics", "adding noise", "writing", "committing")
 
 
 def main(folder: Path, kills: int, seed: int) -> None:

@@ -7,13 +7,14 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from dpdd.client.mechanisms import dp_merf as mechanism
+from dpdd.client import mechanisms
 from dpdd.client.silo import Silo
 from dpdd.common.errors import DataError, DpddError, IntegrityError, LedgerError
 from dpdd.common.privacy.clipping import GRID
@@ -60,8 +61,8 @@ def test_a_mechanism_that_runs_another_event_than_planned_releases_nothing(
 ) -> None:
     from dpdd.common.privacy.events import Gaussian
 
-    honest = mechanism.privatise
-    monkeypatch.setattr(mechanism, "privatise", lambda total, _event, entropy: honest(total, Gaussian(0.5), entropy))
+    honest = mechanisms.privatise
+    monkeypatch.setattr(mechanisms, "privatise", lambda total, _event, entropy: honest(total, Gaussian(0.5), entropy))
     silo = make_silo(tmp_path / "north")
     with pytest.raises(IntegrityError, match="another event"):
         silo.answer(make_request().encode())
@@ -306,25 +307,23 @@ exit $code
     assert "full" in finished.stdout or "No space" in finished.stdout
 
 
-def test_a_read_only_ledger_gives_one_sentence_and_no_release(tmp_path: Path) -> None:
-    silo = make_silo(tmp_path / "north")
-    state = silo.folder / "state"
-    if os.getuid() == 0:  # root may write everywhere: become nobody, who owns nothing here but may read
-        nobody = 65534
-        os.chown(state / "key.pem", nobody, nobody)
-        for folder in [tmp_path, *tmp_path.parents]:
-            if folder.stat().st_uid == 0 and folder != Path("/") and "pytest" in str(folder):
-                folder.chmod(0o755)
-        state.chmod(0o755)
-        setup = f"os.setgid({nobody}); os.setuid({nobody})"
-    else:
-        (state / "ledger.sqlite").chmod(0o444)
-        (state / "lock").touch()
-        state.chmod(0o555)
+def test_a_read_only_ledger_gives_one_sentence_and_no_release() -> None:
+    with tempfile.TemporaryDirectory() as folder:  # not tmp_path, whose parents are closed to other users
+        Path(folder).chmod(0o755)
+        silo = make_silo(Path(folder) / "north")
+        state = silo.folder / "state"
         setup = ""
-    finished = attempt(silo, setup)
-    state.chmod(0o700)
-    check_clear_failure(silo, finished)
+        if os.getuid() == 0:  # root may write everywhere: become nobody, who owns nothing here but may read
+            os.chown(state / "key.pem", 65534, 65534)
+            state.chmod(0o755)
+            setup = "os.setgid(65534); os.setuid(65534)"
+        else:
+            (state / "ledger.sqlite").chmod(0o444)
+            (state / "lock").touch()
+            state.chmod(0o555)
+        finished = attempt(silo, setup)
+        state.chmod(0o700)
+        check_clear_failure(silo, finished)
 
 
 def test_a_key_open_to_others_is_refused(tmp_path: Path) -> None:

@@ -209,3 +209,38 @@ def test_an_unknown_scenario_names_the_shipped_ones() -> None:
 def test_simulated_silos_are_ordinary_silos(tmp_path: Path) -> None:
     simulate.set_up(load_scenario(str(scenario_file(tmp_path))), tmp_path / "run", Console(quiet=True))
     assert Silo(tmp_path / "run" / "silos" / "north").settings.name == "north"
+
+
+@pytest.mark.parametrize("mode", ["centralised", "decentralised"])
+def test_sps_runs_on_the_shipped_backbone(tmp_path: Path, mode: str) -> None:
+    path = tmp_path / "small.toml"
+    path.write_text(
+        f"""
+name = "small"
+[data]
+dataset = "fashion-slice"
+silos = 2
+records_per_silo = 800
+[privacy]
+epsilon = 8.0
+[method]
+name = "sps"
+mode = "{mode}"
+[method.settings]
+global_dimensions = 8
+class_dimensions = 8
+features = 8
+[synthesis]
+images_per_class = 2
+[synthesis.settings]
+steps = 2
+batch_per_class = 2
+[evaluation]
+runs = 0
+"""
+    )
+    out = tmp_path / "run"
+    assert main(["run", str(path), "--out", str(out), "--quiet"]) == 0
+    assert server(["verify", str(out)]) == 0
+    metrics = json.loads((out / "metrics.json").read_text())
+    assert [row["epsilon"] for row in metrics["privacy"]] == [8.0, 8.0]

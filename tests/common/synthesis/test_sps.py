@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from dpdd.common.models.backbone import Provenance, build, load, save
 from dpdd.common.models.convnet import ConvNetArchitecture
 from dpdd.common.synthesis import sps, teacher
 from dpdd.common.synthesis.canvas import jostle
+from dpdd.common.synthesis.dataset import SyntheticSet
 from dpdd.common.synthesis.gaussian_fit import FLOOR, divergence, fit
 from dpdd.common.synthesis.statistics import Statistics
 from dpdd.common.synthesis.summary import Summary, make_groups, moments, unpack
@@ -135,7 +138,7 @@ def test_synthesis_lowers_the_mismatch_and_puts_light_where_it_was(backbone: str
     made = sps.synthesise(
         statistics_of(table, images, labels, noise=0.02),
         settings,
-        sps.SynthesisSettings(steps=60, batch_per_class=8, flips=False, jostling=0.02),
+        sps.SynthesisSettings(steps=60, batch_per_class=8, flips=False, jostling=0.02, soft_labels=True),
         classes=CLASSES,
         shape=SHAPE,
         images_per_class=10,
@@ -166,3 +169,17 @@ def test_a_backbone_for_other_channels_is_refused(backbone: str) -> None:
 def test_jostling_of_strength_zero_changes_nothing() -> None:
     images = torch.rand(3, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(jostle(images, 0.0, False, torch.Generator().manual_seed(1)), images, atol=1e-5, rtol=0)
+
+
+def test_a_table_used_without_gradients_first_still_gives_them_later(backbone: str) -> None:
+    table = sps.summary(settings_for(backbone), load(backbone), 2, SHAPE, seed=99)
+    with torch.inference_mode():
+        table.vectors(torch.rand(2, *SHAPE))
+    images = torch.rand(2, *SHAPE).requires_grad_(True)
+    table.vectors(images).square().sum().backward()
+    assert images.grad is not None and images.grad.abs().sum() > 0
+
+
+def test_saving_twice_gives_the_same_file(tmp_path: Path) -> None:
+    made = SyntheticSet(np.zeros((2, 1, 4, 4), np.uint8), np.array([0, 1]), ("a", "b"))
+    assert len({made.save(tmp_path / str(number)) for number in range(8)}) == 1

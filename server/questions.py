@@ -1,0 +1,101 @@
+"""What a scenario asks, and of whom. Silos with the same ε get the same request, byte for byte."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from dpdd.common import datasets
+from dpdd.common.config import Settings
+from dpdd.common.errors import ConfigError
+from dpdd.common.methods import method
+from dpdd.common.scenario import Scenario, task_of
+from dpdd.common.synthesis.distilled import DistilSettings
+from dpdd.common.wire.request import Kind, ReleaseRequest
+from dpdd.server.union import per_silo
+
+_SLICE_OF = {"fashion-slice": "fashion-mnist"}
+
+
+@dataclass(frozen=True)
+class Question:
+    """A request, and the silos that it goes to."""
+
+    request: ReleaseRequest
+    silos: frozenset[str]
+
+
+def questions(scenario: Scenario, silos: Iterable[str], classes: tuple[str, ...] | None = None) -> list[Question]:
+    """One question for every ε that the scenario asks these silos for, about all classes or about some."""
+    asked: dict[float, set[str]] = {}
+    for silo in silos:
+        task = task_of(silo) if scenario.continual else None
+        asked.setdefault(scenario.privacy.epsilon_of(task[0] if task else silo), set()).add(silo)
+    return [
+        Question(make_request(scenario, epsilon=epsilon, classes=classes), frozenset(names))
+        for epsilon, names in sorted(asked.items())
+    ]
+
+
+def make_request(
+    scenario: Scenario, *, epsilon: float | None = None, classes: tuple[str, ...] | None = None
+) -> ReleaseRequest:
+    """What this scenario asks of every silo; or of those with another ε, or about some of the classes."""
+    test = datasets.load(scenario.data.dataset, "test")
+    settings = method(scenario.method.name).settings(scenario.method.settings)
+    return ReleaseRequest(
+        run=scenario.name,
+        method=scenario.method.name,
+        kind=scenario.method.kind,
+        settings=_request_settings(scenario, settings),
+        epsilon=scenario.privacy.epsilon if epsilon is None else epsilon,
+        delta=scenario.privacy.delta,
+        classes=classes or test.classes,
+        shape=test.shape,
+        public_seed=scenario.seed,
+        backbone_sha256=backbone_sha256(settings, scenario.data.dataset),
+    )
+
+
+def _request_settings(scenario: Scenario, settings: Settings) -> dict[str, Any]:
+    """With every default written out: a request must not change its meaning with the software."""
+    own = settings.model_dump(mode="json")
+    if scenario.method.kind is not Kind.DISTILLED_SET:
+        return own
+    schema: type[Settings] = method(scenario.method.name).synthesis().SynthesisSettings
+    synthesis = schema.model_validate(scenario.synthesis.settings).model_dump(mode="json")
+    images = per_silo(scenario.synthesis.images_per_class, scenario.data.silos)
+    return DistilSettings(method=own, synthesis=synthesis, images_per_class=images).model_dump(mode="json")
+
+
+def backbone_sha256(settings: object, dataset: str) -> bytes:
+    """The SHA-256 of the public backbone that a method's settings name; empty when they name none.
+
+    ConfigError when the backbone was trained on the run's own data: then nothing about the run would be private.
+    """
+    name = getattr(settings, "backbone", None)
+    if not name:
+        return b""
+    from dpdd.common.models import backbone
+
+    card = backbone.load(name).card
+    if same_source(dataset, card.provenance.public_data):
+        raise ConfigError(
+            f"the run's private data is {dataset}, and backbone {card.name} was trained on "
+            f"{card.provenance.public_data}: choose another backbone, or none"
+        )
+    return bytes.fromhex(card.sha256)
+
+
+def same_source(dataset: str, public_data: str) -> bool:
+    """Whether a backbone's public data is (a version of) this dataset.
+
+    >>> same_source("tinyimagenet32", "tinyimagenet32-gray28"), same_source("fashion-slice", "fashion-mnist")
+    (True, True)
+    >>> same_source("mnist", "fashion-mnist"), same_source("fashion-mnist", "mnist+cifar10")
+    (False, False)
+    """
+    wanted = _SLICE_OF.get(dataset, dataset)
+    words = [_SLICE_OF.get(word, word) for word in public_data.lower().replace("+", " ").replace(",", " ").split()]
+    return any(word == wanted or word.startswith(f"{wanted}-") for word in words)

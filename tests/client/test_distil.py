@@ -1,0 +1,110 @@
+"""A distilled set is the mechanism's release, post-processed: same event, same guarantee, finished images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpdd.client.silo import Silo
+from dpdd.common.synthesis import dp_merf
+from dpdd.common.wire.answer import Reason, Refusal, SignedReleaseBytes
+from dpdd.common.wire.release import Release, open_signed
+from dpdd.common.wire.request import Kind, ReleaseRequest
+from dpdd.server.aggregate import add_up
+from tests.client.silos import CLASSES, SHAPE, make_request, make_silo
+
+METHOD = {"features": 16}
+SYNTHESIS = {"steps": 3, "batch": 12}
+SIMULATED = "[simulation]\nallow_no_noise = true\n"
+
+
+def distil_request(**changes: Any) -> ReleaseRequest:
+    settings = {"method": METHOD, "synthesis": SYNTHESIS, "images_per_class": 4}
+    return make_request(**{"kind": Kind.DISTILLED_SET, "settings": settings} | changes)
+
+
+def released(silo: Silo, request: ReleaseRequest) -> Release:
+    answer = silo.answer(request.encode())
+    assert isinstance(answer, SignedReleaseBytes), answer
+    return open_signed(answer.data, silo.public_key)
+
+
+def test_a_distilled_release_has_the_mechanisms_event_and_images_only(tmp_path: Path) -> None:
+    silo, request = make_silo(tmp_path / "north", records=1200), distil_request()
+    plain = released(make_silo(tmp_path / "south", records=1200), make_request())
+    release = released(silo, request)
+    assert (release.event, release.guarantee, release.distance) == (plain.event, plain.guarantee, plain.distance)
+    assert release.kind is Kind.DISTILLED_SET and release.releasable
+    assert set(release.arrays) == {"images", "labels"}
+    assert release.arrays["images"].dtype == np.uint8 and release.arrays["images"].shape == (12, *SHAPE)
+    assert np.bincount(release.arrays["labels"]).tolist() == [4, 4, 4]
+    assert silo.ledger().status().spent == pytest.approx(1.0, abs=1e-6)
+    assert silo.answer(request.encode()) == Silo(tmp_path / "north").answer(request.encode())
+
+
+def test_without_noise_the_silo_makes_what_a_coordinator_would(tmp_path: Path) -> None:
+    silos = [make_silo(tmp_path / name, extra=SIMULATED) for name in ("north", "south")]
+    unprotected = float("inf")
+    statistics = add_up(
+        [released(silos[0], make_request(epsilon=unprotected, settings=METHOD))],
+        dp_merf.layout(dp_merf.MethodSettings.model_validate(METHOD), len(CLASSES)),
+    )
+    expected = dp_merf.synthesise(
+        statistics,
+        dp_merf.MethodSettings.model_validate(METHOD),
+        dp_merf.SynthesisSettings.model_validate(SYNTHESIS),
+        classes=CLASSES,
+        shape=SHAPE,
+        images_per_class=4,
+        public_seed=3,
+    )
+    made = released(silos[1], distil_request(epsilon=unprotected))
+    np.testing.assert_array_equal(made.arrays["images"], expected.images)
+    np.testing.assert_array_equal(made.arrays["labels"], expected.labels)
+
+
+def test_a_class_that_is_lost_in_noise_is_left_out(tmp_path: Path) -> None:
+    labels = np.arange(60) % 2  # no cat
+    images = np.zeros((60, *SHAPE), dtype=np.uint8)
+    silo = make_silo(tmp_path / "north", images=images, labels=labels, extra=SIMULATED)
+    assert set(released(silo, distil_request(epsilon=float("inf"))).arrays["labels"].tolist()) == {0, 1}
+    few = make_silo(tmp_path / "south", records=6)  # two of each class, and noise of 37
+    assert len(released(few, distil_request(epsilon=0.1)).arrays["labels"]) < 12
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        METHOD,
+        {"method": METHOD, "synthesis": SYNTHESIS},
+        {"method": METHOD, "synthesis": SYNTHESIS, "images_per_class": 0},
+        {"method": METHOD, "synthesis": {"stepps": 3}, "images_per_class": 4},
+        {"method": {"features": -1}, "synthesis": SYNTHESIS, "images_per_class": 4},
+        {"method": METHOD, "synthesis": SYNTHESIS, "images_per_class": 4, "code": "x"},
+    ],
+    ids=str,
+)
+def test_wrong_settings_are_refused_before_a_record_is_read(tmp_path: Path, settings: dict[str, Any]) -> None:
+    silo = make_silo(tmp_path / "north")
+    (tmp_path / "north" / "records.npz").unlink()
+    refusal = silo.answer(distil_request(settings=settings).encode())
+    assert isinstance(refusal, Refusal) and refusal.reason is Reason.MALFORMED
+    assert silo.ledger().status().reserved == 0
+
+
+def test_a_policy_may_allow_some_kinds_only(tmp_path: Path) -> None:
+    silo = make_silo(tmp_path / "north", extra='kinds = ["distilled-set"]')
+    refusal = silo.answer(make_request().encode())
+    assert isinstance(refusal, Refusal) and refusal.reason is Reason.NOT_ALLOWED
+    assert "statistics" in refusal.message and "distilled-set" in refusal.message
+    assert released(silo, distil_request()).kind is Kind.DISTILLED_SET
+
+
+def test_a_plan_says_what_the_set_will_weigh(tmp_path: Path) -> None:
+    silo = make_silo(tmp_path / "north")
+    _, plan = silo.plan(distil_request())
+    assert plan.bytes == 12 * (64 + 8)
+    assert plan.event == silo.plan(make_request())[1].event

@@ -1,0 +1,71 @@
+"""One request for every ε, and no backbone that has seen the run's data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dpdd.common.errors import ConfigError
+from dpdd.common.models.backbone import Provenance, build, save
+from dpdd.common.models.convnet import ConvNetArchitecture
+from dpdd.common.scenario import Scenario
+from dpdd.common.synthesis.distilled import distil_settings, method_values
+from dpdd.common.wire.request import Kind, decode_request
+from dpdd.server.questions import backbone_sha256, make_request, questions
+
+
+def scenario(**changes: Any) -> Scenario:
+    values: dict[str, Any] = {"name": "asked", "data": {"dataset": "fashion-slice"}, "method": {"name": "dp-merf"}}
+    return Scenario.model_validate(values | changes)
+
+
+def test_silos_with_the_same_epsilon_get_the_same_request() -> None:
+    unequal = scenario(privacy={"epsilon": 1.0, "epsilons": {"north": 4.0, "south": 4.0}})
+    asked = questions(unequal, ["north", "south", "east", "west"])
+    assert {question.request.epsilon: question.silos for question in asked} == {
+        1.0: {"east", "west"},
+        4.0: {"north", "south"},
+    }
+    assert len(questions(scenario(), ["north", "south"])) == 1
+    assert questions(scenario(), ["north"])[0].request == make_request(scenario())
+
+
+def test_a_request_for_sets_pins_what_the_silo_will_do() -> None:
+    local = scenario(
+        method={"name": "dp-merf", "mode": "decentralised"},
+        synthesis={"images_per_class": 50, "settings": {"steps": 7}},
+    )
+    request = decode_request(make_request(local).encode())
+    asked = distil_settings(request)
+    assert request.kind is Kind.DISTILLED_SET
+    assert asked.images_per_class == 17  # a third of 50, rounded up
+    assert asked.synthesis["steps"] == 7 and asked.synthesis["batch"] == 200  # defaults are written out
+    assert method_values(request) == make_request(scenario()).settings
+
+
+def test_a_backbone_is_named_by_its_hash_and_must_not_know_the_data(tmp_path: Path) -> None:
+    network = build(ConvNetArchitecture(channels=1, height=8, width=8, classes=3, widths=(4, 6)))
+    facts = Provenance(public_data="fashion-mnist", licence="none", accuracy=0.5, command="none", seed=0)
+    card = save(tmp_path / "tiny", network, facts)
+    settings = SimpleNamespace(backbone=str(tmp_path / "tiny"))
+    assert backbone_sha256(settings, "mnist") == bytes.fromhex(card.sha256)
+    assert backbone_sha256(SimpleNamespace(), "mnist") == b"" == backbone_sha256(SimpleNamespace(backbone=None), "x")
+    for dataset in ("fashion-mnist", "fashion-slice"):
+        with pytest.raises(ConfigError, match="backbone tiny was trained on fashion-mnist"):
+            backbone_sha256(settings, dataset)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"method": {"name": "dp-merf", "mode": "decentralised", "aggregation": "precision"}}, "no sums"),
+        ({"method": {"name": "dp-merf", "aggregation": "median"}}, "aggregation"),
+        ({"method": {"name": "dp-merf", "mode": "anarchic"}}, "mode"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        scenario(**changes)
