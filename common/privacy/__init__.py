@@ -9,6 +9,7 @@ module                       what it holds
 `clipping`                   one record's influence, bounded exactly and on an integer grid
 `discrete_gaussian`          integer noise, and how far it is from the ideal
 `entropy`                    where the randomness of noise comes from
+`sampling`                   Poisson batches, from the same secret randomness
 `privatise`                  the only way from clean sums to something that may leave
 ============================ =====================================================================
 """
