@@ -35,8 +35,8 @@ from dpdd.common.models.training import augment
 from dpdd.common.privacy import discrete_gaussian
 from dpdd.common.privacy.clipping import GRID
 from dpdd.common.privacy.entropy import Entropy
+from dpdd.common.privacy.sampling import poisson_sample
 from dpdd.common.progress import Progress, silent
-from dpdd.scenarios.private_linear import poisson_sample
 
 _MARGIN = 1.0 - 1e-5  # far more than float32 loses in a norm or a product
 

@@ -37,6 +37,7 @@ from dpdd.common.privacy import discrete_gaussian
 from dpdd.common.privacy.clipping import GRID_BITS, Layout, clip_to_grid, global_segment
 from dpdd.common.privacy.entropy import Entropy
 from dpdd.common.privacy.events import Event, Gaussian, PoissonGaussian, compose
+from dpdd.common.privacy.sampling import poisson_sample
 from dpdd.common.progress import Progress, silent
 
 UNIT_BITS = 13
@@ -112,14 +113,6 @@ def noisy(total: NDArray[np.float64], sensitivity: int, sigma: float, entropy: E
     exact = total.astype(np.int64)
     scale = discrete_gaussian.scale_for(sigma * sensitivity)
     return (exact + discrete_gaussian.sample(scale, exact.size, entropy).reshape(exact.shape)).astype(np.float64)
-
-
-def poisson_sample(count: int, rate: float, entropy: Entropy) -> NDArray[np.intp]:
-    """Positions of the records that take part: each with probability `rate`, on its own; all at rate 1."""
-    if rate == 1.0:
-        return np.arange(count)
-    words = np.frombuffer(entropy.take(8 * count), dtype="<u8")
-    return np.flatnonzero(words < np.uint64(int(rate * 2.0**64)))
 
 
 def clipped_gradient(

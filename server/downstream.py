@@ -59,7 +59,8 @@ class ProbeSettings(Settings):
 class FineTuneSettings(Settings):
     """All weights, BatchNorm frozen: AdamW inside GSAM, a cosine for the learning rate and with it for `rho`.
 
-    `rho = 0` is AdamW alone, at half the time.
+    `rho = 0` is AdamW alone, at half the time. Without a warm-up the first steps harm the public weights: on 1,000
+    MNIST images (a public proxy; `gray28`, 60 steps) GSAM had 68 % without and 92 % with it, AdamW alone 90 and 94 %.
     """
 
     runs: Annotated[int, Field(ge=1, le=100)] = 1

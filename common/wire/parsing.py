@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
@@ -45,7 +45,7 @@ def parse(message: type[M], data: bytes, *, most_bytes: int = MOST_BYTES, canoni
     if len(data) > most_bytes:
         raise WireError(f"not a {name}: {len(data)} bytes are more than the {most_bytes} that one may have")
     try:
-        _walk(memoryview(data), message.DESCRIPTOR, MOST_FIELDS)
+        _walk(memoryview(data), cast(Descriptor, message.DESCRIPTOR), MOST_FIELDS)
         parsed = message.FromString(data)
     except (DecodeError, _Broken) as error:
         raise WireError(f"not a {name}: {_first_line(error)}") from None

@@ -33,7 +33,6 @@ from dpdd.scenarios.private_linear import (
     moments,
     noisy,
     on_grid,
-    poisson_sample,
     ridge,
     with_bias,
 )
@@ -177,14 +176,6 @@ def test_full_batches_are_plain_gaussians_and_the_count_is_cheap() -> None:
     mu = gaussian_mu(LogisticSettings(steps=25, rate=1.0).event(10.0))
     assert mu == pytest.approx(5 / 10 * math.sqrt(1.01))
     assert guarantee(LogisticSettings().event(5.0), 1e-5).epsilon < 1.02 * guarantee(GRADIENTS, 1e-5).epsilon
-
-
-def test_poisson_sampling() -> None:
-    entropy = SeededEntropy(5)
-    sizes = [len(poisson_sample(1000, 0.05, entropy)) for _ in range(400)]
-    assert np.mean(sizes) == pytest.approx(50, abs=1.5) and np.var(sizes) == pytest.approx(47.5, rel=0.25)
-    assert len(poisson_sample(1000, 1.0, entropy)) == 1000
-    assert len(poisson_sample(1000, 1e-12, entropy)) == 0
 
 
 def test_empty_batches_and_one_record_are_legal() -> None:
