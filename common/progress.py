@@ -21,6 +21,7 @@ class Console:
         self._quiet = quiet
         self._terminal = sys.stderr.isatty()
         self._what = ""
+        self._announced: set[str] = set()
         self._started = self._shown = 0.0
 
     def __call__(self, what: str, done: int, of: int) -> None:
@@ -31,7 +32,8 @@ class Console:
         if what != self._what:
             self.finish()
             self._what, self._started, self._shown = what, now, 0.0
-            if not self._terminal:
+            if not self._terminal and what not in self._announced:
+                self._announced.add(what)
                 print(f"  {what} ...", file=sys.stderr, flush=True)
         if self._terminal and (now - self._shown > 0.1 or done >= of):
             self._shown = now
