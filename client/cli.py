@@ -137,6 +137,8 @@ def _preflight(options: argparse.Namespace) -> None:
         findings.append(f"no record of class {', '.join(empty)}: that part of a release would be noise only")
     if facts.non_finite:
         findings.append(f"{facts.non_finite} records have NaN or infinite values and will contribute nothing")
+    if silo.settings.public_counts and silo.settings.public_counts != tuple(facts.per_class.values()):
+        findings.append("policy.public_counts declares other counts than the data has")
     if policy.epsilon_per_request > silo.settings.budget.epsilon:
         findings.append("policy.epsilon_per_request is larger than the whole budget")
     if not policy.methods:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from dpdd.client.records.spec import DataSpec
 from dpdd.common.config import Settings, load_toml
@@ -40,7 +40,7 @@ class PolicySettings(Settings):
     epsilon_per_request: Epsilon
     delta_per_request: Delta = 1e-5
     approval: Literal["ask", "auto"] = "ask"
-    public_counts: bool = False
+    public_counts: dict[str, Annotated[int, Field(ge=0, lt=2**40)]] | None = None
     kinds: Annotated[tuple[KindName, ...], Field(min_length=1)] = ("statistics", "distilled-set", "gradient-round")
 
     def allows(self, kind: Kind) -> bool:
@@ -71,6 +71,19 @@ class SiloSettings(Settings):
     budget: BudgetSettings
     policy: PolicySettings
     simulation: SimulationSettings | None = None
+
+    @model_validator(mode="after")
+    def _counts_of_classes(self) -> SiloSettings:
+        counts = self.policy.public_counts
+        if counts is not None and set(counts) != set(self.data.classes):
+            raise ValueError("policy.public_counts declares a count for every class in data.classes, and no other")
+        return self
+
+    @property
+    def public_counts(self) -> tuple[int, ...]:
+        """The declared-public class counts in the order of the classes; empty when they are private."""
+        counts = self.policy.public_counts
+        return () if counts is None else tuple(counts[name] for name in self.data.classes)
 
     @field_validator("name")
     @classmethod

@@ -215,6 +215,7 @@ class Silo:
             guarantee=plan.guarantee,
             ledger_entry=reservation.hash,
             software=software(),
+            public_counts=self.settings.public_counts,
         )
         progress("writing", 0, 1)
         return self.outbox.put(request.id, sign(release, self._key))

@@ -37,7 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdd.common.errors import ConfigError, IntegrityError
-from dpdd.common.privacy.clipping import Layout, Segment
+from dpdd.common.privacy.clipping import GRID, Layout, Segment
 from dpdd.common.privacy.privatise import in_units
 from dpdd.common.synthesis.statistics import Statistics, lost_in_noise, noise_in
 from dpdd.common.wire.release import Release
@@ -49,20 +49,20 @@ def aggregate(
     releases: Sequence[Release], layout: Layout, rule: Literal["sum", "precision"], settings: object
 ) -> Statistics:
     """The statistics of all silos by `rule`; a method's `settings` say what a count weighs in its sums."""
-    if rule == "sum":
-        return add_up(releases, layout)
     weight = getattr(settings, "count_weight", None)
+    if rule == "sum":
+        return add_up(releases, layout, weight)
     if weight is None:
         raise ConfigError("this method releases no class counts, so its sums cannot be weighed by precision")
     return by_precision(releases, layout, weight)
 
 
-def add_up(releases: Sequence[Release], layout: Layout) -> Statistics:
+def add_up(releases: Sequence[Release], layout: Layout, count_weight: float | None = None) -> Statistics:
     """The plain sum over silos: unbiased for the union of their records."""
     _check(releases, layout)
     totals: dict[str, NDArray[np.int64]] = {}
     for release in releases:
-        for name, array in release.arrays.items():
+        for name, array in _arrays(release, layout, count_weight).items():
             totals[name] = totals[name] + array if name in totals else array.astype(np.int64)
     noise = math.sqrt(math.fsum(noise_of(release) ** 2 for release in releases))
     return Statistics({name: in_units(total) for name, total in totals.items()}, noise, len(releases))
@@ -71,7 +71,8 @@ def add_up(releases: Sequence[Release], layout: Layout) -> Statistics:
 def by_precision(releases: Sequence[Release], layout: Layout, count_weight: float) -> Statistics:
     """The sums whose means have the least variance when silos look alike; the derivation is at the top."""
     _check(releases, layout)
-    sums = [{name: in_units(array) for name, array in release.arrays.items()} for release in releases]
+    found = [_arrays(release, layout, count_weight) for release in releases]
+    sums = [{name: in_units(array) for name, array in arrays.items()} for arrays in found]
     return combine(sums, [noise_of(release) for release in releases], layout, count_weight)
 
 
@@ -139,6 +140,16 @@ def _check(releases: Sequence[Release], layout: Layout) -> None:
         raise IntegrityError("there is no release to aggregate")
     for release in releases:
         check_layout(release, layout)
+
+
+def _arrays(release: Release, layout: Layout, count_weight: float | None) -> Mapping[str, NDArray]:
+    """The released arrays, with the exact counts where the silo's operator declared them public."""
+    if not release.public_counts or count_weight is None or "count" not in release.arrays:
+        return release.arrays
+    if len(release.public_counts) != layout.classes:
+        raise IntegrityError(f"silo {release.silo} declares {len(release.public_counts)} counts, not {layout.classes}")
+    exact = np.rint(np.asarray(release.public_counts, dtype=np.float64)[:, None] * count_weight * GRID)
+    return {**release.arrays, "count": exact.astype(np.int64)}
 
 
 def _members(segment: Segment, classes: int) -> Floats:

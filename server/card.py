@@ -29,6 +29,7 @@ def privacy_rows(releases: Sequence[Release]) -> list[dict[str, Any]]:
             "event": events.to_json(release.event),
             "noise_distance": release.distance,
             "releasable": release.releasable,
+            "public_counts": list(release.public_counts) or None,
         }
         for release in releases
     ]
@@ -89,6 +90,12 @@ def _markdown(card: Mapping[str, Any], releases: Sequence[Release]) -> str:
         ]
         for row, release in zip(card["silos"], releases, strict=True)
     ]
+    open_silos = [row["silo"] for row in card["silos"] if row["public_counts"]]
+    counts = "Labels, class counts and the number of records are protected too."
+    if open_silos:
+        counts = (
+            f"Labels are protected too; class counts are, except of {', '.join(open_silos)}: declared public there."
+        )
     absent = "".join(f"- {silo}: {why}\n" for silo, why in card["silos_without_release"].items())
     return f"""# {card["name"]}
 
@@ -101,7 +108,7 @@ with {card["method"]} ({card["mode"]}, silos joined by {card["aggregation"]}).
 
 {promise}
 
-Neighbours: {events.NEIGHBOURS}. Labels, class counts and the number of records are protected too.
+Neighbours: {events.NEIGHBOURS}. {counts}
 
 ```
 {table(header, cells)}

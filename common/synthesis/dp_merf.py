@@ -39,8 +39,8 @@ class MethodSettings(Settings):
 class SynthesisSettings(Settings):
     """How the generator is trained; may change without asking the silos again."""
 
-    steps: Annotated[int, Field(ge=1)] = 1000
-    batch: Annotated[int, Field(ge=2)] = 200
+    steps: Annotated[int, Field(ge=1, le=100_000)] = 1000
+    batch: Annotated[int, Field(ge=2, le=100_000)] = 200
     learning_rate: Annotated[float, Field(gt=0.0)] = 0.01
     latent: Annotated[int, Field(ge=1)] = 5
     hidden: Annotated[int, Field(ge=1)] = 200

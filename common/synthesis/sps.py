@@ -64,8 +64,8 @@ class MethodSettings(Settings):
 class SynthesisSettings(Settings):
     """How images are made; may change without asking the silos again."""
 
-    steps: Annotated[int, Field(ge=1)] = 150
-    batch_per_class: Annotated[int, Field(ge=1)] = 20
+    steps: Annotated[int, Field(ge=1, le=100_000)] = 150
+    batch_per_class: Annotated[int, Field(ge=1, le=10_000)] = 20
     learning_rate: Annotated[float, Field(gt=0.0)] = 0.05
     class_weight: Annotated[float, Field(ge=0.0)] = 10.0
     smoothness: Annotated[float, Field(ge=0.0)] = 0.05

@@ -42,6 +42,7 @@ class Release:
     releasable: bool
     ledger_entry: str
     software: str
+    public_counts: tuple[int, ...] = ()
     _made_by: InitVar[object] = None  # not kept: dataclasses.replace cannot pass it on
 
     def __post_init__(self, _made_by: object) -> None:
@@ -62,6 +63,7 @@ class Release:
             releasable=self.releasable,
             ledger_entry=bytes.fromhex(self.ledger_entry),
             software=self.software,
+            public_counts=self.public_counts,
         )
         return message.SerializeToString(deterministic=True)
 
@@ -74,8 +76,9 @@ def release_of(
     guarantee: Guarantee,
     ledger_entry: str,
     software: str,
+    public_counts: tuple[int, ...] = (),
 ) -> Release:
-    """The release that answers `request` with what the mechanism privatised."""
+    """The release that answers `request` with what the mechanism privatised, and the counts that are public anyway."""
     return Release(
         request_id=request.id,
         silo=silo,
@@ -88,6 +91,7 @@ def release_of(
         releasable=privatised.releasable,
         ledger_entry=ledger_entry,
         software=software,
+        public_counts=public_counts,
         _made_by=_ONLY_HERE,
     )
 
@@ -98,6 +102,7 @@ def decode_release(data: bytes) -> Release:
     check(len(message.request_id) == 32, "a release names its request by the 32 bytes of a SHA-256")
     check(len(message.ledger_entry) == 32, "a release names its ledger entry by the 32 bytes of a SHA-256")
     check(0.0 <= message.distance <= 1.0, f"a statistical distance of {message.distance}")
+    check(all(count < 2**40 for count in message.public_counts), "a class with more than 2^40 records")
     check(len(message.software) <= 100 and message.software.isprintable(), "a release by unprintable software")
     return Release(
         request_id=message.request_id.hex(),
@@ -111,6 +116,7 @@ def decode_release(data: bytes) -> Release:
         releasable=message.releasable,
         ledger_entry=message.ledger_entry.hex(),
         software=message.software,
+        public_counts=tuple(message.public_counts),
         _made_by=_ONLY_HERE,
     )
 

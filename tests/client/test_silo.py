@@ -107,6 +107,30 @@ def test_over_budget_gives_requested_remaining_and_difference(tmp_path: Path) ->
     released(silo, make_request(run="third", epsilon=shortfall.remaining - 1e-6))
 
 
+def test_counts_are_public_only_where_the_operator_typed_them_in(tmp_path: Path) -> None:
+    from dpdd.common.errors import ConfigError
+    from dpdd.common.synthesis import dp_merf
+    from dpdd.server.aggregate import aggregate
+
+    secret = open_signed(released(make_silo(tmp_path / "secret"), make_request()))
+    assert secret.public_counts == ()
+    home = tmp_path / "open"
+    make_silo(home)
+    text = (home / "silo.toml").read_text()
+    declared = text.replace("[policy]", "[policy]\npublic_counts = { cat = 7, ant = 20, bee = 33 }")
+    (home / "silo.toml").write_text(declared)
+    release = open_signed(released(Silo(home), make_request()))
+    assert release.public_counts == (20, 33, 7)
+    settings = dp_merf.MethodSettings(features=16)
+    for rule in ("sum", "precision"):
+        total = aggregate([release], dp_merf.layout(settings, 3), rule, settings)  # type: ignore[arg-type]
+        if rule == "sum":
+            np.testing.assert_allclose(total.sums["count"][:, 0] / settings.count_weight, [20, 33, 7], atol=1e-4)
+    (home / "silo.toml").write_text(declared.replace("cat = 7, ", ""))
+    with pytest.raises(ConfigError, match="every class"):
+        Silo(home)
+
+
 def test_garbage_is_malformed(tmp_path: Path) -> None:
     silo = make_silo(tmp_path / "north")
     for garbage in (b"", b"\xff" * 40, os.urandom(300), make_request().encode()[:-3]):
