@@ -19,6 +19,7 @@ from typing import Annotated
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
+from torch.nn import functional
 
 from dpdd.common.config import Settings
 from dpdd.common.errors import ConfigError, IntegrityError
@@ -71,6 +72,7 @@ class SynthesisSettings(Settings):
     smoothness: Annotated[float, Field(ge=0.0)] = 0.05
     range_weight: Annotated[float, Field(ge=0.0)] = 10.0
     eigenvalue_jitter: Annotated[float, Field(ge=0.0)] = 2.0
+    teacher_weight: Annotated[float, Field(ge=0.0)] = 0.0
     jostling: Annotated[float, Field(ge=0.0, le=0.5)] = 0.07
     flips: bool = True
     soft_labels: bool = False
@@ -155,11 +157,10 @@ def _single(fitted: Gaussians) -> Gaussians:
 
 
 def mismatch(
-    images: Tensor, labels: Tensor, table: Summary, wanted: Mapping[str, Gaussians], class_weight: float
+    vectors: Tensor, labels: Tensor, table: Summary, wanted: Mapping[str, Gaussians], class_weight: float
 ) -> Tensor:
     """The SPS objective (eq. 2): KL of released Gaussians to the batch's, global plus `class_weight` × class part."""
-    vectors = table.clipped(table.vectors(images))
-    one_hot = torch.nn.functional.one_hot(labels, table.classes).to(vectors)
+    one_hot = functional.one_hot(labels, table.classes).to(vectors)
     loss = vectors.new_zeros(())
     for scope, weight in (("global", 1.0), ("some", class_weight)):
         parts = []
@@ -189,6 +190,7 @@ def synthesise(
     """Optimise batches of images until there are `images_per_class` of every class, and label them."""
     table = summary(method, _backbone(method.backbone, ""), len(classes), shape, public_seed)
     wanted = targets(statistics, table, settings.eigenvalue_jitter)
+    found = teacher.from_statistics(statistics, table) if method.features else None
     per_class = min(settings.batch_per_class, images_per_class)
     batches = math.ceil(images_per_class / per_class)
     made = []
@@ -199,14 +201,13 @@ def synthesise(
         def step_done(done: int, batch: int = batch) -> None:
             progress("synthesising images", batch * settings.steps + done, batches * settings.steps)
 
-        made.append(_optimise(labels, table, wanted, settings, shape, generator, step_done))
+        made.append(_optimise(labels, table, wanted, found, settings, shape, generator, step_done))
     images = torch.stack([part.view(len(classes), per_class, *shape) for part in made], 1)
     images = images.reshape(len(classes), batches * per_class, *shape)[:, :images_per_class].reshape(-1, *shape)
     labels = torch.arange(len(classes)).repeat_interleave(images_per_class)
     pixels = (images * 255.0).round().to(torch.uint8)
     soft = None
-    if settings.soft_labels and method.features:
-        found = teacher.from_statistics(statistics, table)
+    if settings.soft_labels and found is not None:
         soft = teacher.soft_labels(found, table, pixels.float() / 255.0, labels).numpy()
     return SyntheticSet(pixels.numpy(), labels.numpy(), classes, soft)
 
@@ -215,6 +216,7 @@ def _optimise(
     labels: Tensor,
     table: Summary,
     wanted: Mapping[str, Gaussians],
+    found: teacher.Teacher | None,
     settings: SynthesisSettings,
     shape: Shape,
     generator: torch.Generator,
@@ -228,7 +230,10 @@ def _optimise(
         # The jostling starts small: shapes form first, then they learn to survive it.
         strength = settings.jostling * min(1.0, 2.0 * step / settings.steps)
         seen = jostle(images, strength, settings.flips, generator)
-        loss = mismatch(seen, labels, table, wanted, settings.class_weight)
+        vectors = table.clipped(table.vectors(seen))
+        loss = mismatch(vectors, labels, table, wanted, settings.class_weight)
+        if found is not None and settings.teacher_weight:
+            loss = loss + settings.teacher_weight * functional.cross_entropy(found.judge(vectors), labels)
         loss = loss + settings.smoothness * roughness(images) + settings.range_weight * outside(images)
         optimiser.zero_grad(set_to_none=True)
         loss.backward()

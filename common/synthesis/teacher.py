@@ -28,11 +28,14 @@ class Teacher:
     columns: slice
     scale: float
 
+    def judge(self, clipped: Tensor) -> Tensor:
+        """Unnormalised log probabilities of the classes for clipped vectors; differentiable."""
+        return (clipped[:, self.columns] / self.scale) @ self.weights.T + self.offsets
+
     def scores(self, table: Summary, images: Tensor, batch: int = 500) -> Tensor:
-        """Unnormalised log probabilities of the classes."""
+        """The same for images."""
         with torch.inference_mode():
-            found = [table.clipped(table.vectors(part))[:, self.columns] for part in images.split(batch)]
-        return (torch.cat(found) / self.scale) @ self.weights.T + self.offsets
+            return torch.cat([self.judge(table.clipped(table.vectors(part))) for part in images.split(batch)])
 
 
 def from_statistics(statistics: Statistics, table: Summary) -> Teacher:
