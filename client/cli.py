@@ -167,7 +167,10 @@ def _preflight(options: argparse.Namespace) -> None:
         f"[{facts.minimum}, {facts.maximum}]"
     )
     print(table(["class", "records"], [[name, str(count)] for name, count in facts.per_class.items()]))
-    print("(these counts are private: they are shown here only, and never sent)")
+    declared = silo.settings.public_counts
+    print(
+        f"(these counts are {'declared public' if declared else 'private: they are shown here only, and never sent'})"
+    )
     print(
         f"budget: ε = {status.remaining:.4g} of {status.budget.epsilon:g} left at δ = {status.budget.delta:g}; "
         f"approval: {policy.approval}; methods: {', '.join(policy.methods) or 'none'}"

@@ -27,7 +27,7 @@ from dpdd.client.chain import Entry, EntryKind
 from dpdd.common.errors import BudgetError, LedgerError
 from dpdd.common.privacy import events
 from dpdd.common.privacy.accounting import Guarantee
-from dpdd.common.privacy.filters import Budget, Spending, Verdict, remaining, spent_epsilon, verdict
+from dpdd.common.privacy.filters import Budget, Spending, Verdict, mode_for, remaining, spent_epsilon, verdict
 
 CLOCK_TOLERANCE = timedelta(seconds=60)
 
@@ -174,7 +174,14 @@ class Ledger:
             return self._append(entries, kind, request_id, body or {})
 
     def accept_budget(self, budget: Budget) -> None:
-        """Record that the operator changed the budget in `silo.toml`."""
+        """Record that the operator changed the budget in `silo.toml`; the filter that releases settled stays."""
+        entries = self.entries()
+        spent = _spendings(entries)
+        if spent and mode_for(self.recorded_budget(entries), spent[0]) != mode_for(budget, spent[0]):
+            raise LedgerError(
+                "the first release settled how this ledger composes, and the new budget would change that; "
+                "keep its composition, or start a new silo with new records"
+            )
         self._budget = budget
         self.note("budget", body=_budget_body(self._silo, budget))
 

@@ -6,10 +6,10 @@ Files are named by their SHA-256; `index.sqlite` says which one answered which r
 from __future__ import annotations
 
 import hashlib
-import os
 import sqlite3
 from pathlib import Path
 
+from dpdd.common.atomic import write_atomically
 from dpdd.common.errors import DpddError, IntegrityError
 from dpdd.common.wire.release import Release, open_signed
 from dpdd.server.roster import Roster
@@ -54,7 +54,7 @@ class Store:
         if known is not None and known != digest:
             raise IntegrityError(f"silo {release.silo} sent a second, different release for one request")
         if known is None:
-            self._write(digest, data)
+            write_atomically(self._folder / digest, data)
             self._db.execute("INSERT INTO releases VALUES (?, ?, ?)", (request_id, release.silo, digest))
         return release
 
@@ -85,11 +85,3 @@ class Store:
 
     def _digest(self, request_id: str, silo: str) -> str | None:
         return self.digests(request_id).get(silo)
-
-    def _write(self, digest: str, data: bytes) -> None:
-        partial = self._folder / f".{digest}.partial"
-        with partial.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(self._folder / digest)

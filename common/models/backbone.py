@@ -35,8 +35,8 @@ from safetensors import SafetensorError
 from safetensors import torch as safetensors
 from torch import Tensor
 
+from dpdd.common.atomic import write_atomically
 from dpdd.common.errors import ConfigError, DataError, IntegrityError
-from dpdd.common.models.atomic import write_atomically
 from dpdd.common.models.convnet import ConvNet, ConvNetArchitecture
 from dpdd.common.models.tapped import FeatureNet, Normalisation
 from dpdd.common.models.wrn import WideResNet, WideResNetArchitecture

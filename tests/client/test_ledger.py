@@ -155,6 +155,16 @@ def test_a_changed_budget_must_be_accepted(path: Path) -> None:
         open_ledger(path).check_budget()
 
 
+def test_a_new_budget_cannot_change_the_filter_after_a_release(path: Path) -> None:
+    ledger = Ledger(path, "north", Budget(1.0, 1e-5, "renyi"), KEY)
+    ledger.accept_budget(Budget(1.0, 1e-5, "renyi"))  # nothing released yet: the choice is free
+    reserve(ledger, 1, Gaussian(12.0))
+    with pytest.raises(LedgerError, match="settled how this ledger composes"):
+        ledger.accept_budget(Budget(1.0, 1e-5, "gaussian"))
+    ledger.accept_budget(Budget(1.5, 1e-5, "renyi"))
+    assert ledger.recorded_budget() == Budget(1.5, 1e-5, "renyi")
+
+
 def test_a_second_process_waits_or_is_refused(path: Path) -> None:
     holder = sqlite3.connect(path, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
