@@ -46,6 +46,10 @@ PUBLIC_DATA = {
 }
 
 
+WHITENED = 10_000
+"""Public images whose features the whitening is fitted to."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PretrainSettings(TrainingSettings):
     """All that decides the weights (but for the clock, if `minutes` is given).
@@ -149,7 +153,9 @@ def pretrain(
         _run_epoch(training, validation, say)
         checkpoint.write(state, asdict(settings), training.tensors(), training.position())
 
-    finished = _save(settings, folder / settings.name, training.result(), validation)
+    result = training.result()
+    result.whitening.fit(extract(result, images[:WHITENED]))
+    finished = _save(settings, folder / settings.name, result, validation)
     provenance = finished.card.provenance
     say(f"saved {settings.name}, held-out accuracy {provenance.accuracy:.4f}, SHA-256 {finished.card.sha256}")
     for name in probes:

@@ -38,10 +38,13 @@ from torch import Tensor
 from dpdd.common.atomic import write_atomically
 from dpdd.common.errors import ConfigError, DataError, IntegrityError
 from dpdd.common.models.convnet import ConvNet, ConvNetArchitecture
+from dpdd.common.models.scattering import ScatteringArchitecture, ScatteringNet
 from dpdd.common.models.tapped import FeatureNet, Normalisation
 from dpdd.common.models.wrn import WideResNet, WideResNetArchitecture
 
-Architecture = Annotated[ConvNetArchitecture | WideResNetArchitecture, Field(discriminator="kind")]
+Architecture = Annotated[
+    ConvNetArchitecture | WideResNetArchitecture | ScatteringArchitecture, Field(discriminator="kind")
+]
 """Any architecture that `build` knows; `kind` tells them apart in JSON."""
 
 _HEADER = "dpdd"
@@ -101,13 +104,15 @@ def build(architecture: Architecture, normalisation: Normalisation | None = None
             network = ConvNet(architecture, normalisation)
         case WideResNetArchitecture():
             network = WideResNet(architecture, normalisation)
+        case ScatteringArchitecture():
+            network = ScatteringNet(architecture, normalisation)
     return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
 def save(path: str | Path, network: FeatureNet, provenance: Provenance) -> Card:
     """Write ``path.safetensors``, then ``path.json``, each atomically; `path` is a folder and a name."""
     stem = _stem(Path(path))
-    architecture = cast("ConvNet | WideResNet", network).architecture
+    architecture = cast("ConvNet | WideResNet | ScatteringNet", network).architecture
     weights = safetensors.save(
         {name: _stored(tensor) for name, tensor in _weights(network).items()},
         metadata={_HEADER: _header(architecture, network.normalisation)},

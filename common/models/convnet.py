@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from dpdd.common.errors import ConfigError
 from dpdd.common.models.tapped import FeatureNet, Normalisation, Tap, TappedNorm, silu
+from dpdd.common.models.whitening import Whitening
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ class ConvNet(FeatureNet):
         )
         self.norms = nn.ModuleList(TappedNorm(channels) for channels in architecture.widths)
         self.head = nn.Linear(architecture.widths[-1], architecture.classes)
+        self.whitening = Whitening(architecture.widths[-1])
 
     def features(self, images: Tensor, tap: Tap | None = None) -> Tensor:
         """Give the global average (N, widths[-1]) of the last layer, showing each layer to `tap`."""

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dpdd.common.errors import ConfigError
+from dpdd.common.models.whitening import Whitening
 
 Tap = Callable[[Tensor], None]
 """Receives the standardised activations before one BatchNorm layer, in the order of the forward pass."""
@@ -81,6 +82,7 @@ class FeatureNet(nn.Module, ABC):
     """
 
     head: nn.Linear
+    whitening: Whitening
     mean: Tensor
     std: Tensor
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from dpdd.common.errors import ConfigError
 from dpdd.common.models.tapped import FeatureNet, Normalisation, Tap, TappedNorm, silu
+from dpdd.common.models.whitening import Whitening
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,7 @@ class WideResNet(FeatureNet):
                 channels = after
         self.norm = TappedNorm(channels)
         self.head = nn.Linear(channels, architecture.classes)
+        self.whitening = Whitening(channels)
 
     def features(self, images: Tensor, tap: Tap | None = None) -> Tensor:
         """Give the global average (N, 64 * widen) of the last layer, showing each layer to `tap`."""

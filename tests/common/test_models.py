@@ -247,18 +247,24 @@ def test_another_backbone_than_asked_for_is_refused(saved: Path) -> None:
     assert one_sentence(caught.value)
 
 
-def test_a_grey_backbone_ships() -> None:
-    assert "gray28" in backbone.available()
+def test_backbones_ship_for_grey_and_colour_with_and_without_public_data() -> None:
+    assert {"gray28", "rgb32", "scatter28", "scatter32"} <= set(backbone.available())
 
 
 @pytest.mark.parametrize("name", backbone.available())
 def test_shipped_backbones_load(name: str) -> None:
     loaded = backbone.load(name)
-    assert loaded.card.name == name and loaded.card.classes == 200
-    assert loaded.card.provenance.accuracy > 0.2
+    trained_on_something = not name.startswith("scatter")
+    assert loaded.card.name == name and loaded.card.classes == (200 if trained_on_something else 0)
+    assert (loaded.card.provenance.accuracy > 0.2) == trained_on_something
+    assert loaded.card.provenance.public_data.startswith("none") != trained_on_something
     batch = images(loaded.card.architecture, 2)
-    assert len(loaded.network.taps(batch)) == len(loaded.network.tap_channels) >= 4
-    assert torch.isfinite(loaded.network(batch)).all()
+    least = 4 if trained_on_something else 2
+    assert len(loaded.network.taps(batch)) == len(loaded.network.tap_channels) >= least
+    assert loaded.network(batch).shape == (2, loaded.card.classes) and torch.isfinite(loaded.network(batch)).all()
+    features = loaded.network.features(batch)
+    assert features.shape == (2, loaded.network.head.in_features) and torch.isfinite(features).all()
+    assert loaded.network.whitening(features, 64).shape == (2, 64)
 
 
 @pytest.mark.parametrize("depth", [4, 9, 11, 17])
