@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from dpdd.common.errors import LedgerError
 
-EntryKind = Literal["open", "budget", "reserve", "commit", "approve", "deny", "clock"]
+EntryKind = Literal["open", "budget", "reserve", "stage", "commit", "approve", "deny", "clock"]
 GENESIS = "0" * 64
 _PREFIX = b"dpdd ledger v1\0"
 

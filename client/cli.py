@@ -70,13 +70,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     answer.add_argument("request", type=Path, help="a request file (*.request)")
     answer.add_argument("--out", type=Path, required=True, metavar="FILE", help="where the signed release goes")
     answer.add_argument("--quiet", action="store_true", help="no progress")
+    join = _silo_command(commands, "join", _join, "join a coordinator with the token that it gave you")
+    join.add_argument("address", help="the coordinator's HOST:PORT for joining")
+    join.add_argument("token", nargs="?", help="the one-time join token, or - to read it from stdin")
+    join.add_argument(
+        "--loopback-demo", action="store_true", help="INSECURE: trust whoever listens on 127.0.0.1, without a token"
+    )
+    run = _silo_command(
+        commands,
+        "run",
+        _run,
+        "answer the coordinator's requests until you stop it",
+        "Runs the installed mechanisms and nothing else; reconnects by itself; may be stopped at any moment.",
+    )
+    run.add_argument("--address", metavar="HOST:PORT", help="where the coordinator listens now, if it moved")
+    run.add_argument("--quiet", action="store_true", help="no progress")
     return commands.main(arguments)
 
 
 def _silo_command(
-    commands: Commands, name: str, run: Any, summary: str, *, json: bool = False
+    commands: Commands, name: str, run: Any, summary: str, details: str = "", *, json: bool = False
 ) -> argparse.ArgumentParser:
-    parser = commands.add(name, run, summary)
+    parser = commands.add(name, run, summary, details)
     parser.add_argument("--silo", type=Path, default=Path(), metavar="FOLDER", help="the silo's folder")
     if json:
         parser.add_argument("--json", action="store_true", help="as JSON")
@@ -215,7 +230,7 @@ def _budget(options: argparse.Namespace) -> None:
             e.body["method"],
             f"{e.body['epsilon']:g}",
             f"{e.body['delta']:g}",
-            "released" if any(c.kind == "commit" and c.request_id == e.request_id for c in entries) else "reserved",
+            _state(e, entries),
             e.request_id[:12],
         ]
         for e in entries
@@ -227,6 +242,16 @@ def _budget(options: argparse.Namespace) -> None:
         print("(releases compose: the total grows more slowly than the sum of the ε)")
 
 
+def _state(reservation: Entry, entries: list[Entry]) -> str:
+    """How much of what was reserved has been released."""
+    of = reservation.body.get("stages", 1)
+    parts = {e.request_id for e in entries if e.kind == "stage" and e.body["root"] == reservation.request_id}
+    done = sum(e.kind == "commit" and e.request_id in parts | {reservation.request_id} for e in entries)
+    if 0 < done < of:
+        return f"released {done} of {of} stages"
+    return "released" if done else "reserved"
+
+
 def _read_request(path: Path) -> bytes:
     try:
         return path.read_bytes()
@@ -235,25 +260,33 @@ def _read_request(path: Path) -> bytes:
 
 
 def _plan(options: argparse.Namespace) -> None:
+    from dpdd.client.ledger import NotCovered
     from dpdd.client.policy import Refused
+    from dpdd.client.stages import reserved
+    from dpdd.common.methods import method
     from dpdd.common.privacy.events import describe
-    from dpdd.common.privacy.filters import Spending
     from dpdd.common.wire.request import Kind, decode_request
 
     silo = _silo(options)
     request = decode_request(_read_request(options.request))
     try:
-        _, plan = silo.plan(request)
+        settings, plan = silo.plan(request)
     except Refused as error:
         raise PolicyError(f"this silo would refuse ({error.reason.words}): {error}") from None
+    distilled = request.kind is Kind.DISTILLED_SET
+    whole, stages = reserved(plan), 1 if distilled else method(request.method).stages(settings)
     ledger = silo.ledger()
     try:
-        verdict = ledger.judge(request.id, Spending(plan.event, plan.distance))
+        if request.stage > 0:
+            ledger.check_stage(request.id, request.first_stage().id, request.stage, whole)
+        verdict = ledger.judge(request.first_stage().id, whole)
         remaining = ledger.status().remaining
+    except NotCovered as error:
+        raise PolicyError(f"this silo would refuse (not allowed): {error}") from None
     finally:
         ledger.close()
     fits = verdict is None or verdict.fits
-    leaving = "synthetic records" if request.kind is Kind.DISTILLED_SET else f"{plan.coordinates} noisy numbers"
+    leaving = "synthetic records" if distilled else f"{plan.coordinates} noisy numbers"
     if options.json:
         print_json(
             {
@@ -264,7 +297,10 @@ def _plan(options: argparse.Namespace) -> None:
                 "epsilon": plan.guarantee.epsilon,
                 "delta": plan.guarantee.delta,
                 "accountant": plan.guarantee.accountant,
+                "stage": request.stage,
+                "stages": stages,
                 "event": describe(plan.event),
+                "event_of_all_stages": describe(whole.event),
                 "numbers": plan.coordinates,
                 "bytes": plan.bytes,
                 "remaining": remaining,
@@ -273,6 +309,7 @@ def _plan(options: argparse.Namespace) -> None:
             }
         )
         return
+    staged = {"stage": f"{request.stage} of 0..{stages - 1}", "all stages": describe(whole.event)} if stages > 1 else {}
     print(
         facts(
             {
@@ -280,6 +317,7 @@ def _plan(options: argparse.Namespace) -> None:
                 "run": request.run,
                 "method": f"{request.method} ({request.kind.words})",
                 "asks for": f"ε = {request.epsilon:g}, δ = {request.delta:g}",
+                **staged,
                 "event": describe(plan.event),
                 "accounted by": plan.guarantee.accountant,
                 "leaves": f"{leaving}, about {plan.bytes / 1e6:.2f} MB",
@@ -287,7 +325,9 @@ def _plan(options: argparse.Namespace) -> None:
             }
         )
     )
-    if verdict is None:
+    if verdict is None and request.stage > 0:
+        print("this stage is paid for: stage 0 reserved for all stages")
+    elif verdict is None:
         print("this request is paid for already: answering it (again) costs nothing")
     elif fits:
         print("it fits into the budget")
@@ -327,7 +367,7 @@ def _check_outbox(silo: Silo, entries: list[Entry]) -> None:
     """Every release that exists must be in the ledger: a ledger cut short at its end shows here."""
     from dpdd.common.errors import LedgerError
 
-    reserved = {entry.request_id for entry in entries if entry.kind == "reserve"}
+    reserved = {entry.request_id for entry in entries if entry.kind in ("reserve", "stage")}
     for request_id in silo.outbox.ids():
         if request_id not in reserved:
             raise LedgerError(
@@ -344,7 +384,11 @@ def _words(entry: Entry) -> str:
         case "open" | "budget":
             return f"budget ε = {body['epsilon']:g}, δ = {body['delta']:g}, {body['composition']}"
         case "reserve":
-            return f"{body['run']}: {body['method']}, ε = {body['epsilon']:g}, {describe(from_json(body['event']))}"
+            of = body.get("stages", 1)
+            event = describe(from_json(body["event"])) + (f", for {of} stages" if of > 1 else "")
+            return f"{body['run']}: {body['method']}, ε = {body['epsilon']:g}, {event}"
+        case "stage":
+            return f"stage {body['stage']} of {body['root'][:12]}, at no further cost"
         case "commit":
             return f"released, SHA-256 {body['release_sha256'][:12]}…"
         case "deny":
@@ -415,6 +459,36 @@ def _answer(options: argparse.Namespace) -> None:
         print_json({"release": str(options.out), "bytes": len(answer.data), "request": options.request.name})
     elif not options.quiet:
         print(f"wrote {options.out} ({len(answer.data)} bytes); this request will always get these bytes")
+
+
+def _join(options: argparse.Namespace) -> None:
+    from dpdd.client.join import join
+    from dpdd.common.wire.exchange import Token
+
+    if (options.token is None) != options.loopback_demo:
+        raise ConfigError("give the join token that the coordinator gave you (--loopback-demo works without one)")
+    text = sys.stdin.readline() if options.token == "-" else options.token
+    silo = _silo(options)
+    pinned = join(silo, options.address, None if text is None else Token.parse(text))
+    print(f"silo {silo.settings.name} joined the coordinator at {pinned.address}")
+    print(f"authority {pinned.authority_sha256} is pinned in {silo.folder / 'silo.toml'}")
+    print(f"next: `dpdd-client run --silo {silo.folder}` answers its requests")
+
+
+def _run(options: argparse.Namespace) -> None:
+    import logging
+    import signal
+
+    from dpdd.client.node import Node
+    from dpdd.common.progress import Console
+
+    logging.basicConfig(level=logging.WARNING, format="  %(message)s")
+    node = Node(options.silo, Console(options.quiet), address=options.address)
+    signal.signal(signal.SIGTERM, lambda *_: node.stop())
+    try:
+        node.run()
+    finally:
+        node.stop()
 
 
 if __name__ == "__main__":

@@ -63,6 +63,14 @@ class SimulationSettings(Settings):
     allow_no_noise: bool = False
 
 
+class CoordinatorSettings(Settings):
+    """The one coordinator whose requests come over the network; `dpdd-client join` writes this."""
+
+    address: Annotated[str, Field(pattern=r"^[^\s:]+:\d{1,5}$|^\[[0-9a-fA-F:]+\]:\d{1,5}$")]
+    authority_sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    request_key: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
 class SiloSettings(Settings):
     """The whole of `silo.toml`."""
 
@@ -71,6 +79,7 @@ class SiloSettings(Settings):
     budget: BudgetSettings
     policy: PolicySettings
     simulation: SimulationSettings | None = None
+    coordinator: CoordinatorSettings | None = None
 
     @model_validator(mode="after")
     def _counts_of_classes(self) -> SiloSettings:

@@ -3,6 +3,9 @@
 Privacy: nothing here sees a record. The set is a function of the noisy sums and of the request, so by post-processing
 it has the mechanism's event and guarantee, whatever the synthesis does.
 
+A method with several stages runs them all here: the silo computes each centre from its own noisy sums, as the
+coordinator would from everybody's. The release has the events of all stages, which is what was reserved.
+
 A class whose noisy count is lost in its noise is left out: images of it would be made from noise alone, under a label
 that the silo may have no record of. The coordinator's union takes that class from other silos.
 """
@@ -10,7 +13,7 @@ that the silo may have no record of. The coordinator's union takes that class fr
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -18,10 +21,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdd.client.mechanisms import Plan, Progress
+from dpdd.client.mechanisms import Plan, Progress, mechanism
+from dpdd.client.records.records import Records
 from dpdd.common.config import Settings, validate
 from dpdd.common.methods import Method
-from dpdd.common.privacy.privatise import Privatised
+from dpdd.common.privacy.entropy import Entropy
+from dpdd.common.privacy.events import compose
+from dpdd.common.privacy.privatise import Privatised, combine
 from dpdd.common.synthesis.dataset import SyntheticSet
 from dpdd.common.synthesis.distilled import DistilSettings, distil_settings, to_arrays
 from dpdd.common.synthesis.statistics import Statistics, lost_in_noise, of_one_silo
@@ -33,20 +39,47 @@ def check(request: ReleaseRequest, method: Method) -> None:
     _synthesis_settings(distil_settings(request), method.synthesis(), request.method)
 
 
-def planned(plan: Plan, request: ReleaseRequest) -> Plan:
-    """The mechanism's plan, with what a set of the asked size weighs."""
+def planned(plan: Plan, request: ReleaseRequest, stages: int) -> Plan:
+    """What the mechanism plans for all its stages together, with what a set of the asked size weighs."""
     images = distil_settings(request).images_per_class * len(request.classes)
-    return replace(plan, size=images * (math.prod(request.shape) + 8))
+    whole = plan.whole or compose(*[plan.event] * stages)  # without noise there is no whole, just as often nothing
+    distance = plan.distance if plan.whole_distance is None else plan.whole_distance
+    return replace(plan, event=whole, distance=distance, size=images * (math.prod(request.shape) + 8))
+
+
+def run_stages(
+    records: Records, request: ReleaseRequest, method: Method, settings: Settings, entropy: Entropy, progress: Progress
+) -> list[tuple[ReleaseRequest, Privatised]]:
+    """What each stage would ask, and its answer, one after the other: each centre comes from the answers before it."""
+    found: list[tuple[ReleaseRequest, Privatised]] = []
+    for stage in range(method.stages(settings)):
+        centre: Mapping[str, NDArray] = {}
+        if stage:
+            centre = method.synthesis().centre(
+                _statistics(found),
+                settings,
+                classes=request.classes,
+                shape=request.shape,
+                public_seed=request.public_seed,
+            )
+        asked = replace(request, stage=stage, centre=centre)
+        plan = mechanism(method).plan(asked, settings)
+        found.append((asked, mechanism(method).run(records, asked, settings, plan, entropy, progress)))
+    return found
 
 
 def distil(
-    privatised: Privatised, request: ReleaseRequest, method: Method, settings: Settings, progress: Progress
+    answered: Sequence[tuple[ReleaseRequest, Privatised]],
+    request: ReleaseRequest,
+    method: Method,
+    settings: Settings,
+    progress: Progress,
 ) -> Privatised:
-    """The same release with images and labels for arrays, made by the method's own synthesis."""
+    """One release with images and labels for arrays, made by the method's own synthesis from the stages' answers."""
     module, asked = method.synthesis(), distil_settings(request)
 
-    def synthesise(arrays: Mapping[str, NDArray]) -> Mapping[str, NDArray]:
-        statistics = of_one_silo(arrays, privatised.event)
+    def synthesise(_arrays: Mapping[str, NDArray]) -> Mapping[str, NDArray]:
+        statistics = _statistics(answered)
         made: SyntheticSet = module.synthesise(
             statistics,
             settings,
@@ -57,9 +90,17 @@ def distil(
             public_seed=request.public_seed,
             progress=progress,
         )
-        return to_arrays(without_lost_classes(made, statistics))
+        return to_arrays(without_lost_classes(made, statistics[0]))
 
-    return privatised.post_process(synthesise)
+    return combine(*(_named(answer, stage) for stage, (_, answer) in enumerate(answered))).post_process(synthesise)
+
+
+def _named(answer: Privatised, stage: int) -> Privatised:
+    return answer.post_process(lambda arrays: {f"{stage} {name}": array for name, array in arrays.items()})
+
+
+def _statistics(answered: Sequence[tuple[ReleaseRequest, Privatised]]) -> list[Statistics]:
+    return [of_one_silo(answer.arrays, answer.event, asked.centre) for asked, answer in answered]
 
 
 def without_lost_classes(made: SyntheticSet, statistics: Statistics) -> SyntheticSet:
@@ -69,7 +110,7 @@ def without_lost_classes(made: SyntheticSet, statistics: Statistics) -> Syntheti
     lost = lost_in_noise(statistics.sums["count"][:, 0], statistics.noise)
     kept = ~lost[made.labels]
     soft = None if made.soft is None else np.ascontiguousarray(made.soft[kept])
-    return SyntheticSet(np.ascontiguousarray(made.images[kept]), made.labels[kept], made.classes, soft)
+    return replace(made, images=np.ascontiguousarray(made.images[kept]), labels=made.labels[kept], soft=soft)
 
 
 def _synthesis_settings(asked: DistilSettings, module: ModuleType, name: str) -> Any:

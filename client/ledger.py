@@ -6,6 +6,11 @@ restart spends nothing twice. A reservation counts as spent from the moment it i
 
 Composition is a privacy filter (`dpdd.common.privacy.filters`): requests are chosen by somebody who has seen the
 earlier answers.
+
+A method may release in stages. The reservation of stage 0 is for all of them together, whether or not the others are
+ever asked for; `begin_stage` notes which request took which of them, one each for ever, and spends nothing. A later
+stage's centre may depend on the earlier answers: Gaussian noise composes to the same μ for adaptively chosen queries,
+as long as each has the sensitivity and the noise that were reserved.
 """
 
 from __future__ import annotations
@@ -24,7 +29,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dpdd.client import chain
 from dpdd.client.chain import Entry, EntryKind
-from dpdd.common.errors import BudgetError, LedgerError
+from dpdd.common.errors import BudgetError, LedgerError, PolicyError
 from dpdd.common.privacy import events
 from dpdd.common.privacy.accounting import Guarantee
 from dpdd.common.privacy.filters import Budget, Spending, Verdict, mode_for, remaining, spent_epsilon, verdict
@@ -36,7 +41,8 @@ CREATE TABLE entries (
     seq INTEGER PRIMARY KEY, time TEXT NOT NULL, kind TEXT NOT NULL, request_id TEXT NOT NULL,
     body TEXT NOT NULL, previous TEXT NOT NULL, hash TEXT NOT NULL UNIQUE, signature BLOB NOT NULL
 ) STRICT;
-CREATE UNIQUE INDEX one_of_each ON entries (request_id, kind) WHERE kind IN ('reserve', 'commit');
+CREATE UNIQUE INDEX one_of_each ON entries (request_id, kind) WHERE kind IN ('reserve', 'stage', 'commit');
+CREATE UNIQUE INDEX once ON entries (json_extract(body, '$.root'), json_extract(body, '$.stage')) WHERE kind = 'stage';
 CREATE TRIGGER append_only BEFORE UPDATE ON entries BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END;
 CREATE TRIGGER keep_all BEFORE DELETE ON entries BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END;
 """
@@ -53,9 +59,13 @@ class OverBudget(BudgetError):
         super().__init__(f"the request does not fit the budget{because}: {figures}, {difference}")
 
 
+class NotCovered(PolicyError):
+    """A later stage that no reservation covers, or that another request took."""
+
+
 @dataclass(frozen=True)
 class BudgetStatus:
-    """What the operator wants to know at a glance."""
+    """What the operator wants to know at a glance: `reserved` requests and `committed` releases, one per stage."""
 
     silo: str
     budget: Budget
@@ -131,9 +141,12 @@ class Ledger:
         guarantee: Guarantee,
         details: dict[str, Any],
         *,
+        stages: int = 1,
         unprotected_allowed: bool = False,
     ) -> Entry:
         """Set budget aside for a request, durably; OverBudget when it does not fit. Reserving again changes nothing.
+
+        `spending` is for all `stages` of the request together, and they fit together or not at all.
 
         `unprotected_allowed` is for simulated people: a release without noise then passes, and nothing fits after it.
         """
@@ -152,14 +165,29 @@ class Ledger:
                 "delta": guarantee.delta,
                 "accountant": guarantee.accountant,
                 "filter": decision.mode,
+                "stages": stages,
                 **details,
             }
             return self._append(entries, "reserve", request_id, body)
 
+    def begin_stage(self, request_id: str, root: str, stage: int, spending: Spending) -> Entry:
+        """Note, durably, that a request takes `stage` of what was reserved for the request `root`; spends nothing.
+
+        `spending` is what all stages cost by today's plan. NotCovered unless that was reserved, and when another
+        request has this stage already. Beginning again changes nothing.
+        """
+        with self._writing() as entries:
+            known = _stage(entries, request_id, root, stage, spending)
+            return known or self._append(entries, "stage", request_id, {"root": root, "stage": stage})
+
+    def check_stage(self, request_id: str, root: str, stage: int, spending: Spending) -> None:
+        """NotCovered when `begin_stage` would say so."""
+        _stage(self.entries(), request_id, root, stage, spending)
+
     def commit(self, request_id: str, release_sha256: str) -> Entry:
         """Note which release answered a reserved request; a second, different one is an error."""
         with self._writing() as entries:
-            if _find(entries, "reserve", request_id) is None:
+            if _paid(entries, request_id) is None:
                 raise LedgerError(f"request {request_id[:12]} was never reserved; its release must not leave")
             known = _find(entries, "commit", request_id)
             if known is None:
@@ -205,8 +233,8 @@ class Ledger:
         return None if entry is None else str(entry.body["release_sha256"])
 
     def reservation(self, request_id: str) -> Entry | None:
-        """The entry that set budget aside for the request, if any."""
-        return _find(self.entries(), "reserve", request_id)
+        """The entry that set budget aside for the request, or gave it a stage of what was set aside, if any."""
+        return _paid(self.entries(), request_id)
 
     def decision(self, request_id: str) -> Entry | None:
         """The operator's last word on a request, if any."""
@@ -313,6 +341,23 @@ def _insert(db: sqlite3.Connection, entry: Entry) -> None:
 
 def _find(entries: list[Entry], kind: EntryKind, request_id: str) -> Entry | None:
     return next((e for e in entries if e.kind == kind and e.request_id == request_id), None)
+
+
+def _paid(entries: list[Entry], request_id: str) -> Entry | None:
+    return _find(entries, "reserve", request_id) or _find(entries, "stage", request_id)
+
+
+def _stage(entries: list[Entry], request_id: str, root: str, stage: int, spending: Spending) -> Entry | None:
+    """The entry with which the request took the stage, None when the stage is free; NotCovered otherwise."""
+    reserved = _find(entries, "reserve", root)
+    if reserved is None:
+        raise NotCovered(f"stage {stage} was asked for, but stage 0 of this run was not: ask that first")
+    if not 1 <= stage < reserved.body.get("stages", 1) or _spendings([reserved]) != [spending]:
+        raise NotCovered(f"stage {stage} is not what was reserved with stage 0 of this run (has the software changed?)")
+    known = next((e for e in entries if e.kind == "stage" and (e.body["root"], e.body["stage"]) == (root, stage)), None)
+    if known is not None and known.request_id != request_id:
+        raise NotCovered(f"stage {stage} of this run was answered for another centre already; it is answered once")
+    return known
 
 
 def _spendings(entries: list[Entry]) -> list[Spending]:

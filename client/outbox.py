@@ -17,16 +17,16 @@ class Outbox:
     def get(self, request_id: str) -> bytes | None:
         """The signed release for `request_id`, if one was finished."""
         try:
-            return self._path(request_id).read_bytes()
+            return self.path(request_id).read_bytes()
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise LedgerError(f"{self._path(request_id)}: a release cannot be read ({error.strerror})") from None
+            raise LedgerError(f"{self.path(request_id)}: a release cannot be read ({error.strerror})") from None
 
     def put(self, request_id: str, data: bytes) -> bytes:
         """Keep `data` durably; returns what the outbox holds for this id, which is the first that was put."""
         try:
-            if write_new(self._path(request_id), data):
+            if write_new(self.path(request_id), data):
                 return data
         except OSError as error:
             raise LedgerError(
@@ -45,7 +45,8 @@ class Outbox:
         for partial in self._folder.glob(".*.partial"):
             partial.unlink(missing_ok=True)
 
-    def _path(self, request_id: str) -> Path:
+    def path(self, request_id: str) -> Path:
+        """The file of the signed release for `request_id`, finished or not."""
         if len(request_id) != 64 or not all(c in "0123456789abcdef" for c in request_id):
             raise ValueError(f"not a request id: {request_id!r}")
         return self._folder / f"{request_id}.release"

@@ -8,6 +8,8 @@ run         nothing: records and clean sums are in memory  the next try runs aga
 outbox      the signed release                             the next try commits and sends that very file
 commit      the release's hash                             the next try sends the same bytes
 =========== ============================================== ==========================================
+
+For a later stage (`dpdd.client.stages`) the first step is to take it from what stage 0 reserved; the rest is the same.
 """
 
 from __future__ import annotations
@@ -18,11 +20,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dpdd.client import distil, policy
+from dpdd.client import distil, policy, stages
+from dpdd.client.chain import Entry
 from dpdd.client.config import SiloSettings, load_settings
 from dpdd.client.durable import exclusive, write_new
 from dpdd.client.keys import create_key, load_key, public_bytes
-from dpdd.client.ledger import Ledger, OverBudget
+from dpdd.client.ledger import Ledger, NotCovered, OverBudget
 from dpdd.client.mechanisms import Plan, Progress, mechanism
 from dpdd.client.outbox import Outbox
 from dpdd.client.policy import Refused
@@ -32,13 +35,14 @@ from dpdd.common.config import Settings, one_line
 from dpdd.common.errors import ConfigError, IntegrityError, LedgerError, WireError
 from dpdd.common.methods import method
 from dpdd.common.privacy.entropy import Entropy, SeededEntropy, SystemEntropy
-from dpdd.common.privacy.filters import Spending
 from dpdd.common.synthesis.distilled import method_values
 from dpdd.common.wire.answer import Answer, Reason, Refusal, Shortfall, SignedReleaseBytes
 from dpdd.common.wire.release import open_signed, release_of, sign
 from dpdd.common.wire.request import Kind, ReleaseRequest, decode_request
 
 LOCK_PATIENCE = 600.0
+MOST_WAITING = 100
+MOST_WAITING_BYTES = 1 << 28
 
 
 def quiet(_what: str, _done: int, _of: int) -> None:
@@ -93,10 +97,11 @@ class Silo:
         chosen = method(request.method)
         try:
             settings = chosen.settings(method_values(request))
+            stages.check(request, chosen.stages(settings))
             plan = mechanism(chosen).plan(request, settings)
             if request.kind is Kind.DISTILLED_SET:
                 distil.check(request, chosen)
-                plan = distil.planned(plan, request)
+                plan = distil.planned(plan, request, chosen.stages(settings))
             return settings, plan
         except (ConfigError, ValueError) as error:
             raise Refused(Reason.MALFORMED, one_line(error)) from None
@@ -116,7 +121,9 @@ class Silo:
                 if known is not None:
                     return SignedReleaseBytes(known)
                 settings, plan = self.plan(request)
-                self._approved(ledger, request)
+                if request.stage > 0:
+                    ledger.check_stage(request.id, request.first_stage().id, request.stage, stages.reserved(plan))
+                self._approved(ledger, request.first_stage())
                 with exclusive(self._state / "lock", LOCK_PATIENCE, waiting):
                     return SignedReleaseBytes(self._release(ledger, request, settings, plan, progress))
             finally:
@@ -125,6 +132,8 @@ class Silo:
             return self._refuse(request_id, Reason.MALFORMED, str(error))
         except Refused as error:
             return self._refuse(request_id, error.reason, str(error))
+        except NotCovered as error:
+            return self._refuse(request_id, Reason.NOT_ALLOWED, str(error))
         except OverBudget as error:
             shortfall = Shortfall(error.verdict.requested, error.verdict.remaining)
             return self._refuse(request_id, Reason.OVER_BUDGET, str(error), shortfall)
@@ -157,14 +166,33 @@ class Silo:
         return kept
 
     def _approved(self, ledger: Ledger, request: ReleaseRequest) -> None:
+        """Refused unless the operator allows `request`, a first stage: what holds for it holds for all its stages."""
         if self.settings.policy.approval == "auto":
             return
         decision = ledger.decision(request.id)
         if decision is None:
-            write_new(self._state / "requests" / f"{request.id}.request", request.encode())
+            self._keep_undecided(ledger, request)
             raise Refused(Reason.AWAITING_APPROVAL, "the silo's operator has not decided on this request yet")
         if decision.kind == "deny":
             raise Refused(Reason.DENIED, f"the silo's operator denied this request: {decision.body['why']}")
+
+    def _keep_undecided(self, ledger: Ledger, request: ReleaseRequest) -> None:
+        """Note a request for the operator. A coordinator cannot fill the disk with them."""
+        path = self._state / "requests" / f"{request.id}.request"
+        if path.exists():
+            return
+        kept = {old: old.stat().st_size for old in path.parent.glob("*.request")}
+
+        def full() -> bool:
+            return len(kept) >= MOST_WAITING or len(request.encode()) + sum(kept.values()) > MOST_WAITING_BYTES
+
+        if full():
+            for old in [old for old in kept if ledger.decision(old.stem) is not None]:
+                old.unlink(missing_ok=True)
+                del kept[old]
+        if full():
+            raise Refused(Reason.NOT_ALLOWED, "too many requests wait for the silo's operator already")
+        write_new(path, request.encode())
 
     def _release(
         self, ledger: Ledger, request: ReleaseRequest, settings: Settings, plan: Plan, progress: Progress
@@ -191,21 +219,18 @@ class Silo:
         self, ledger: Ledger, request: ReleaseRequest, settings: Settings, plan: Plan, progress: Progress
     ) -> bytes:
         progress("reserving", 0, 1)
-        reservation = ledger.reserve(
-            request.id,
-            request.method,
-            Spending(plan.event, plan.distance),
-            plan.guarantee,
-            {"run": request.run, "stage": request.stage, "coordinates": plan.coordinates},
-            unprotected_allowed=self.settings.simulation is not None and self.settings.simulation.allow_no_noise,
-        )
+        chosen, distilled = method(request.method), request.kind is Kind.DISTILLED_SET
+        paid = self._reserve(ledger, request, plan, 1 if distilled else chosen.stages(settings))
         progress("reading", 0, 1)
         records = load_records(self.settings.data, self.folder)
-        chosen = method(request.method)
-        privatised = mechanism(chosen).run(records, request, settings, plan, self._entropy(request), progress)
-        del records
-        if request.kind is Kind.DISTILLED_SET:
-            privatised = distil.distil(privatised, request, chosen, settings, progress)
+        entropy = self._entropy(request)
+        if distilled:
+            answered = distil.run_stages(records, request, chosen, settings, entropy, progress)
+            del records
+            privatised = distil.distil(answered, request, chosen, settings, progress)
+        else:
+            privatised = mechanism(chosen).run(records, request, settings, plan, entropy, progress)
+            del records
         if privatised.event != plan.event or privatised.distance > plan.distance:
             raise IntegrityError("the mechanism ran another event than the one it planned; nothing was released")
         release = release_of(
@@ -213,12 +238,27 @@ class Silo:
             request,
             silo=self.settings.name,
             guarantee=plan.guarantee,
-            ledger_entry=reservation.hash,
+            ledger_entry=paid.hash,
             software=software(),
             public_counts=self.settings.public_counts,
         )
         progress("writing", 0, 1)
         return self.outbox.put(request.id, sign(release, self._key))
+
+    def _reserve(self, ledger: Ledger, request: ReleaseRequest, plan: Plan, of: int) -> Entry:
+        """Set budget aside for all the stages (`of` them) that may be asked for, or take a later one of them."""
+        spending = stages.reserved(plan)
+        if request.stage > 0:
+            return ledger.begin_stage(request.id, request.first_stage().id, request.stage, spending)
+        return ledger.reserve(
+            request.id,
+            request.method,
+            spending,
+            plan.guarantee,
+            {"run": request.run, "coordinates": plan.coordinates},
+            stages=of,
+            unprotected_allowed=self.settings.simulation is not None and self.settings.simulation.allow_no_noise,
+        )
 
     def _entropy(self, request: ReleaseRequest) -> Entropy:
         simulation = self.settings.simulation

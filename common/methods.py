@@ -12,7 +12,7 @@ dpdd.common.errors.ConfigError: there is no method 'dp-magic'; known are dp-merf
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
@@ -44,6 +44,11 @@ class Method:
         """`values` checked against the method's own schema."""
         schema: type[Settings] = self.synthesis().MethodSettings
         return validate(dict(values), schema, f"settings of {self.name}")
+
+    def stages(self, settings: Settings) -> int:
+        """In how many releases the method asks for its statistics; 1 unless its public half has a `stages`."""
+        count: Callable[[Settings], int] = getattr(self.synthesis(), "stages", lambda _settings: 1)
+        return count(settings)
 
 
 METHODS = {

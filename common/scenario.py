@@ -173,13 +173,28 @@ def task_of(name: str) -> tuple[str, int] | None:
 
 
 class EvaluationSection(Settings):
-    """Networks trained on the synthetic set and tested on real test data."""
+    """Networks trained on the synthetic set and tested on real test data.
+
+    `lessons` is how many augmentations, blends and collages of its images a set's teacher labels for them; 0 for none.
+    """
 
     runs: Annotated[int, Field(ge=0, le=100)] = 1
     width: Annotated[int, Field(ge=4)] = 64
     steps: Annotated[int, Field(ge=1)] = 300
     batch: Annotated[int, Field(ge=1)] = 128
     learning_rate: Annotated[float, Field(gt=0.0)] = 0.003
+    lessons: Annotated[int, Field(ge=0, le=10_000_000)] = 12_000
+
+
+class ExchangeSection(Settings):
+    """Real silos over the network: how long to wait for their answers, and how many releases there must be by then.
+
+    All enrolled silos are asked. A run goes on when all have answered, or at the deadline with at least `quorum`
+    releases; it says who is missing.
+    """
+
+    quorum: Annotated[int, Field(ge=1)] = 1
+    deadline_minutes: Annotated[float, Field(gt=0.0, le=525_600.0)] = 1440.0
 
 
 class Scenario(Settings):
@@ -194,6 +209,7 @@ class Scenario(Settings):
     synthesis: SynthesisSection = SynthesisSection()
     evaluation: EvaluationSection = EvaluationSection()
     continual: ContinualSection | None = None
+    exchange: ExchangeSection = ExchangeSection()
 
     @field_validator("name")
     @classmethod

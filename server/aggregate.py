@@ -86,14 +86,15 @@ def combine(
     sigma = np.asarray(noise, dtype=np.float64)
     total_noise = float(np.sqrt(np.square(sigma).sum()))
     counts = np.stack([each["count"][:, 0] for each in sums]) / count_weight
-    own = precision_weights(counts, sigma, sigma[:, None] / count_weight, 1.0 / layout.width)
+    sampling = 1.0 / sum(segment.width for segment in layout.segments)
+    own = precision_weights(counts, sigma, sigma[:, None] / count_weight, sampling)
     effective = (own * counts).sum(axis=0)
     combined: dict[str, Floats] = {}
     for segment in layout.segments:
         members = _members(segment, layout.classes)
         spread = np.sqrt(members.sum(axis=1)) / count_weight
         in_rows = counts @ members.T
-        weights = precision_weights(in_rows, sigma, sigma[:, None] * spread, 1.0 / layout.width)
+        weights = precision_weights(in_rows, sigma, sigma[:, None] * spread, sampling)
         weighed, wanted = (weights * in_rows).sum(axis=0), members @ effective
         clear = ~lost_in_noise(weighed, total_noise * spread) & (wanted > 0.0)
         scale = np.divide(wanted, weighed, out=np.ones_like(wanted), where=clear)

@@ -1,6 +1,7 @@
 """The coordinator as a Flower `ServerApp`.
 
-Its run config names the `scenario`, the `folder` of the run, and the `roster` of silos (default: `silos.json` there).
+Its run config names the `scenario`, the `folder` of the run, and the `roster` of silos (default: `silos.json` there);
+and the `device` (default: auto) and number of `workers` (default: 1; 0: one per processor or GPU) that make images.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from flwr.serverapp import Grid, ServerApp
 from dpdd.common.errors import ConfigError
 from dpdd.common.progress import Console
 from dpdd.common.scenario import load_scenario
+from dpdd.common.synthesis.workshop import Workshop
 from dpdd.server import continual
 from dpdd.server.pipeline import Run
 from dpdd.server.roster import Roster
@@ -33,7 +35,8 @@ def make_app(console: Console | None = None) -> ServerApp:
                 raise ConfigError(f"the run config has no {key!r}")
         folder = Path(str(config["folder"]))
         roster = Roster.load(Path(str(config.get("roster", folder / "silos.json"))))
-        run = Run(load_scenario(str(config["scenario"])), folder, roster, console or Console())
+        workshop = Workshop(device=str(config.get("device", "auto")), workers=int(config.get("workers", 1)) or None)
+        run = Run(load_scenario(str(config["scenario"])), folder, roster, console or Console(), workshop)
         if run.scenario.continual:
             continual.learn(run, grid)
         else:

@@ -4,35 +4,52 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dpdd.common.cli import software, table
+from dpdd.common.errors import IntegrityError
 from dpdd.common.privacy import events
 from dpdd.common.scenario import Scenario
 from dpdd.common.synthesis.dataset import FILE, SyntheticSet
 from dpdd.common.wire.release import Release
 from dpdd.server.roster import Roster
+from dpdd.server.store import Store
 
 
-def privacy_rows(releases: Sequence[Release]) -> list[dict[str, Any]]:
-    """Per silo: the guarantee that each person in it has, as `metrics.json` and the card show it."""
-    return [
-        {
-            "silo": release.silo,
-            "epsilon": release.guarantee.epsilon if math.isfinite(release.guarantee.epsilon) else None,
-            "delta": release.guarantee.delta,
-            "accountant": release.guarantee.accountant,
-            "neighbours": events.NEIGHBOURS,
-            "releases": 1,
-            "event": events.to_json(release.event),
-            "noise_distance": release.distance,
-            "releasable": release.releasable,
-            "public_counts": list(release.public_counts) or None,
-        }
-        for release in releases
-    ]
+def by_silo(releases: Iterable[Release]) -> dict[str, list[Release]]:
+    """Each silo's releases, in the order given (which is that of the stages); silos by name."""
+    found: dict[str, list[Release]] = {}
+    for release in releases:
+        found.setdefault(release.silo, []).append(release)
+    return dict(sorted(found.items()))
+
+
+def privacy_rows(releases: Iterable[Release]) -> list[dict[str, Any]]:
+    """Per silo: the guarantee that each person in it has, as `metrics.json` and the card show it.
+
+    Every stage's release states the guarantee of all stages together, so it is named once.
+    """
+    return [_row(silo, stages) for silo, stages in by_silo(releases).items()]
+
+
+def _row(silo: str, releases: Sequence[Release]) -> dict[str, Any]:
+    first = releases[0]
+    if any(release.guarantee != first.guarantee for release in releases):
+        raise IntegrityError(f"silo {silo} states different guarantees for stages of one run")
+    return {
+        "silo": silo,
+        "epsilon": first.guarantee.epsilon if math.isfinite(first.guarantee.epsilon) else None,
+        "delta": first.guarantee.delta,
+        "accountant": first.guarantee.accountant,
+        "neighbours": events.NEIGHBOURS,
+        "releases": len(releases),
+        "event": events.to_json(events.compose(*(release.event for release in releases))),
+        "noise_distance": math.fsum(release.distance for release in releases),
+        "releasable": all(release.releasable for release in releases),
+        "public_counts": list(first.public_counts) or None,
+    }
 
 
 def write_card(
@@ -41,15 +58,17 @@ def write_card(
     made: SyntheticSet,
     dataset_sha256: str,
     releases: Sequence[Release],
-    digests: Mapping[str, str],
+    store: Store,
     roster: Roster,
     missing: Mapping[str, str],
 ) -> None:
     """Write `card.json` and `CARD.md`."""
     rows = privacy_rows(releases)
+    signed = by_silo(releases)
     for row in rows:
-        row["release_sha256"] = digests[row["silo"]]
-        row["public_key"] = roster.key_of(row["silo"]).hex()
+        silo = row["silo"]
+        row["release_sha256"] = [store.digest(release.request_id, silo) for release in signed[silo]]
+        row["public_key"] = roster.key_of(silo).hex()
     card = {
         "name": scenario.name,
         "summary": scenario.summary,
@@ -66,10 +85,10 @@ def write_card(
         "silos_without_release": dict(missing),
     }
     (folder / "card.json").write_text(json.dumps(card, indent=2, ensure_ascii=False) + "\n")
-    (folder / "CARD.md").write_text(_markdown(card, releases))
+    (folder / "CARD.md").write_text(_markdown(card))
 
 
-def _markdown(card: Mapping[str, Any], releases: Sequence[Release]) -> str:
+def _markdown(card: Mapping[str, Any]) -> str:
     if card["protects_people"]:
         promise = (
             "Each person's records lie in one silo, and are protected by that silo's (ε, δ) below: nobody who sees\n"
@@ -78,17 +97,17 @@ def _markdown(card: Mapping[str, Any], releases: Sequence[Release]) -> str:
         )
     else:
         promise = "**This is a simulation. Its noise is repeatable or absent, and it protects nobody.**"
-    header = ["silo", "ε", "δ", "accountant", "event", "release (SHA-256)"]
+    header = ["silo", "ε", "δ", "accountant", "event", "releases (SHA-256)"]
     cells = [
         [
             row["silo"],
             "∞" if row["epsilon"] is None else f"{row['epsilon']:g}",
             f"{row['delta']:g}",
             row["accountant"],
-            events.describe(release.event),
-            row["release_sha256"][:16] + "…",
+            events.describe(events.from_json(row["event"])),
+            " ".join(digest[:16] + "…" for digest in row["release_sha256"]),
         ]
-        for row, release in zip(card["silos"], releases, strict=True)
+        for row in card["silos"]
     ]
     open_silos = [row["silo"] for row in card["silos"] if row["public_counts"]]
     counts = "Labels, class counts and the number of records are protected too."
@@ -113,7 +132,7 @@ Neighbours: {events.NEIGHBOURS}. {counts}
 ```
 {table(header, cells)}
 ```
-{"Silos that did not take part:" + chr(10) + absent if absent else ""}
+{"Silos that did not take part, or not in every stage:" + chr(10) + absent if absent else ""}
 ## Verifying
 
 - `dataset/{FILE}` has SHA-256 `{card["dataset_sha256"]}`.

@@ -27,10 +27,9 @@ from dpdd.common.datasets import LabelledImages
 from dpdd.common.errors import ConfigError
 from dpdd.common.scenario import task_of
 from dpdd.common.synthesis.dataset import SyntheticSet
-from dpdd.common.wire.release import Release
 from dpdd.server.evaluate import Accuracy, convnet_accuracy
-from dpdd.server.pipeline import Run
-from dpdd.server.questions import Question, questions
+from dpdd.server.pipeline import Run, Stage
+from dpdd.server.questions import questions
 
 Matrix = Sequence[Sequence[float]]
 
@@ -41,18 +40,15 @@ def learn(run: Run, grid: Grid) -> dict[str, Any]:
     test = datasets.load(run.scenario.data.dataset, "test")
     tasks = run.scenario.continual.split(test.classes)
     silos = _silos_by_task(run, len(tasks))
-    asked: list[Question] = []
-    releases: list[Release] = []
+    stages: list[Stage] = []
     sets: list[SyntheticSet] = []
     scores: list[list[Accuracy]] = []
     with run.store() as store:
         for number, classes in enumerate(tasks, start=1):
             run.console.say(f"task {number} of {len(tasks)}: {', '.join(classes)}")
-            new = questions(run.scenario, silos[number], classes)
-            answers = run.gather(grid, new, store)
-            sets.append(run.synthesise(new, answers))
-            asked += new
-            releases += answers
+            new = run.gather(grid, questions(run.scenario, silos[number], classes), store)
+            sets.append(run.synthesise(new))
+            stages += new
             if run.scenario.evaluation.runs:
                 with run.phase("evaluation"):
                     scores.append(_scores(run, join(sets), test, tasks[:number]))
@@ -64,8 +60,7 @@ def learn(run: Run, grid: Grid) -> dict[str, Any]:
             last = np.average([score.runs for score in scores[-1]], axis=0, weights=sizes)
             final = Accuracy(tuple(last.tolist()))
             accuracy["convnet"] = {"mean": final.mean, "std": final.std, "runs": list(final.runs)}
-        releases.sort(key=lambda release: release.silo)
-        return run.finish(join(sets), accuracy, asked, releases, store, continual=found)
+        return run.finish(join(sets), accuracy, stages, store, continual=found)
 
 
 def summary(matrix: Matrix, sizes: Sequence[int]) -> dict[str, Any]:

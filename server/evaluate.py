@@ -1,6 +1,7 @@
 """What a synthetic set is worth: networks trained on it alone, tested on real test data.
 
-Where a teacher gave soft labels, the networks learn those. `dpdd.server.downstream` starts from a public network.
+Where the set has soft labels, the networks learn those. Where it has a teacher, they get lessons: augmentations, blends
+and collages of the set's images, labelled by the teacher. `dpdd.server.downstream` starts from a public network.
 """
 
 from __future__ import annotations
@@ -20,9 +21,13 @@ from dpdd.common.progress import Progress, silent
 from dpdd.common.randomness import subseed
 from dpdd.common.scenario import EvaluationSection
 from dpdd.common.synthesis.dataset import SyntheticSet
+from dpdd.common.synthesis.teacher import Teacher, lessons
 
 Augmentation = Callable[[Tensor], Tensor]
 """A batch of images ↦ the same images, altered at random."""
+
+LESSON_JOSTLING = 0.08
+"""Shifts and zooms in lessons, as a share of the image."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +106,16 @@ def convnet_accuracy(
     return Accuracy(tuple(scores))
 
 
+def teacher_accuracy(teacher: Teacher, test: LabelledImages, batch: int = 500) -> Accuracy:
+    """How often the classifier in the releases is right; there is nothing to train."""
+    correct = 0
+    for start in range(0, len(test), batch):
+        images = torch.from_numpy(np.ascontiguousarray(test.images[start : start + batch])).float() / 255.0
+        answers = teacher.probabilities(images).argmax(dim=1).numpy()
+        correct += int((answers == test.labels[start : start + batch]).sum())
+    return Accuracy((correct / len(test),))
+
+
 def targets(made: SyntheticSet) -> Tensor:
     """What a network should answer to each image: probabilities (N, classes) where `made` has some, else labels (N).
 
@@ -129,6 +144,10 @@ def mix(images: Tensor, wanted: Tensor, classes: int, strength: float) -> tuple[
     return images.lerp(images[other], 1.0 - share), probabilities.lerp(probabilities[other], 1.0 - share)
 
 
+def _unchanged(images: Tensor) -> Tensor:
+    return images
+
+
 def _train(
     made: SyntheticSet,
     settings: EvaluationSection,
@@ -139,6 +158,11 @@ def _train(
 ) -> nn.Module:
     images, labels = made.as_torch().tensors[0], targets(made)
     smoothing = 0.05 if made.soft is None else 0.0
+    if made.teacher is not None and settings.lessons:
+        generator = torch.Generator().manual_seed(int(torch.randint(2**31, ())))
+        images = lessons(images, settings.lessons, LESSON_JOSTLING, generator)
+        labels = made.teacher.probabilities(images)
+        augmentation, mixup = _unchanged, 0.0
     mean, std = images.mean(), images.std() + 1e-6
     shape = (images.shape[1], images.shape[2], images.shape[3])
     network = ConvNet(shape, len(made.classes), settings.width)

@@ -1,12 +1,17 @@
-"""From a scenario and a Flower grid to a finished run folder. Asking again is free: silos repeat themselves."""
+"""From a scenario and a Flower grid to a finished run folder. Asking again is free: silos repeat themselves.
+
+A method may release in stages: the sums of the earlier ones give the centre that the next one is asked with. A centre,
+once asked, is kept in the store and never computed anew, because a silo answers a stage for one centre only; so a silo
+that comes late is asked what the others were.
+"""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +19,37 @@ from dpdd.common import flower  # first: it turns Flower's telemetry off
 
 # isort: split
 from flwr.serverapp import Grid
+from numpy.typing import NDArray
 
 from dpdd.common import datasets
+from dpdd.common.config import Settings
 from dpdd.common.errors import ConfigError, DpddError, IntegrityError, WireError
 from dpdd.common.methods import method
 from dpdd.common.progress import Console
 from dpdd.common.scenario import Scenario
 from dpdd.common.synthesis.dataset import SyntheticSet
+from dpdd.common.synthesis.statistics import Statistics
+from dpdd.common.synthesis.workshop import Workshop
 from dpdd.common.wire.answer import Refusal, decode_answer
 from dpdd.common.wire.release import Release
 from dpdd.common.wire.request import Kind
 from dpdd.server import aggregate, evaluate
 from dpdd.server.card import privacy_rows, write_card
-from dpdd.server.questions import Question, make_request, questions
+from dpdd.server.questions import Question, asked_centre, make_request, questions, stage_questions
 from dpdd.server.roster import Roster
 from dpdd.server.store import Store
 from dpdd.server.union import opened, union
 
 __all__ = ["Run", "make_request"]
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """What was asked in one stage, who released what, and the sums over silos (None where silos sent sets)."""
+
+    asked: Sequence[Question]
+    releases: Sequence[Release]
+    statistics: Statistics | None
 
 
 @dataclass
@@ -42,6 +60,7 @@ class Run:
     folder: Path
     roster: Roster
     console: Console
+    workshop: Workshop = field(default_factory=Workshop)
     seconds: dict[str, float] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
 
@@ -50,13 +69,13 @@ class Run:
         self.scenario.privacy.check_silos(self.roster.keys)
         with self.store() as store:
             asked = questions(self.scenario, self.roster.keys)
-            releases = self.gather(grid, asked, store)
-            made = self.synthesise(asked, releases)
+            stages = self.gather(grid, asked, store)
+            made = self.synthesise(stages)
             accuracy: dict[str, Any] = {}
             if self.scenario.evaluation.runs:
                 with self.phase("evaluation"):
-                    accuracy["convnet"] = self._evaluate(made)
-            return self.finish(made, accuracy, asked, releases, store)
+                    accuracy = self._evaluate(made)
+            return self.finish(made, accuracy, stages, store)
 
     @contextmanager
     def store(self) -> Iterator[Store]:
@@ -68,8 +87,47 @@ class Run:
         finally:
             store.close()
 
-    def gather(self, grid: Grid, asked: Sequence[Question], store: Store) -> list[Release]:
-        """Ask every silo its question; all releases that there are, earlier ones included, by silo name."""
+    def gather(self, grid: Grid, asked: Sequence[Question], store: Store) -> list[Stage]:
+        """Ask every silo its question, then the later stages' of those that answered; all stages, the first first."""
+        request = asked[0].request
+        if request.kind is Kind.DISTILLED_SET:
+            return [Stage(asked, self._releases(grid, asked, store), None)]
+        chosen = method(request.method)
+        module, settings = chosen.synthesis(), chosen.settings(request.settings)
+        stages: list[Stage] = []
+        for number in range(chosen.stages(settings)):
+            now, centre = asked, request.centre
+            if number > 0:
+                known = asked_centre(store.requests(), asked, number)
+                centre = self._centre(stages, settings) if known is None else known
+                now = stage_questions(asked, number, centre, {release.silo for release in stages[0].releases})
+            releases = self._releases(grid, now, store)
+            layout = module.layout(settings, len(request.classes), number)
+            with self.phase("synthesis"):
+                total = aggregate.aggregate(releases, layout, self.scenario.method.aggregation, settings)
+            stages.append(Stage(now, releases, replace(total, centre=centre)))
+        return stages
+
+    def _centre(self, stages: Sequence[Stage], settings: Settings) -> Mapping[str, NDArray]:
+        """What the next stage is asked with, from the sums of all stages so far."""
+        request = stages[0].asked[0].request
+        with self.phase("synthesis"):
+            centre: Mapping[str, NDArray] = (
+                method(request.method)
+                .synthesis()
+                .centre(
+                    [stage.statistics for stage in stages],
+                    settings,
+                    classes=request.classes,
+                    shape=request.shape,
+                    public_seed=request.public_seed,
+                )
+            )
+            return centre
+
+    def _releases(self, grid: Grid, asked: Sequence[Question], store: Store) -> list[Release]:
+        """Ask one stage; all releases that there are, earlier ones included, by silo name."""
+        stage = asked[0].request.stage
         for question in asked:
             store.add_request(question.request.id, question.request.encode())
         with self.phase("releases"):
@@ -82,48 +140,44 @@ class Run:
         ]
         for release in releases:
             trouble.pop(release.silo, None)  # in trouble today, but its release is here already
+        if stage > 0:
+            trouble = {silo: f"stage {stage}: {why}" for silo, why in trouble.items() if silo not in self.missing}
         for silo, why in trouble.items():
             self.console.say(f"  without {silo}: {why}")
         self.missing |= trouble
         if not releases:
+            what = f"answered stage {stage}" if stage > 0 else "released anything"
             reasons = "; ".join(f"{who}: {why}" for who, why in sorted(self.missing.items()))
-            raise DpddError(f"no silo released anything ({reasons or 'no silo is connected'})")
+            raise DpddError(f"no silo {what} ({reasons or 'no silo is connected'})")
         return sorted(releases, key=lambda release: release.silo)
 
-    def synthesise(self, asked: Sequence[Question], releases: Sequence[Release]) -> SyntheticSet:
-        """Images from the releases: synthesised from the aggregate, or the union of what silos synthesised."""
-        request, images = asked[0].request, self.scenario.synthesis.images_per_class
+    def synthesise(self, stages: Sequence[Stage]) -> SyntheticSet:
+        """Images from the releases: synthesised from the sums over silos, or the union of what silos synthesised."""
+        request, images = stages[0].asked[0].request, self.scenario.synthesis.images_per_class
         with self.phase("synthesis"):
             if request.kind is Kind.DISTILLED_SET:
-                return union([opened(release, request) for release in releases], images)
+                return union([opened(release, request) for release in stages[0].releases], images)
             module = method(request.method).synthesis()
-            settings = module.MethodSettings.model_validate(request.settings)
-            layout = module.layout(settings, len(request.classes))
             made: SyntheticSet = module.synthesise(
-                aggregate.aggregate(releases, layout, self.scenario.method.aggregation, settings),
-                settings,
+                [stage.statistics for stage in stages],
+                module.MethodSettings.model_validate(request.settings),
                 module.SynthesisSettings.model_validate(self.scenario.synthesis.settings),
                 classes=request.classes,
                 shape=request.shape,
                 images_per_class=images,
                 public_seed=request.public_seed,
+                workshop=replace(self.workshop, folder=self.folder / "synthesis"),
                 progress=self.console,
             )
             return made
 
     def finish(
-        self,
-        made: SyntheticSet,
-        accuracy: dict[str, Any],
-        asked: Sequence[Question],
-        releases: Sequence[Release],
-        store: Store,
-        **more: Any,
+        self, made: SyntheticSet, accuracy: dict[str, Any], stages: Sequence[Stage], store: Store, **more: Any
     ) -> dict[str, Any]:
         """Write the dataset, the card and `metrics.json`; returns what the latter holds."""
         digest = made.save(self.folder / "dataset")
-        digests = {silo: sha for question in asked for silo, sha in store.digests(question.request.id).items()}
-        write_card(self.folder, self.scenario, made, digest, releases, digests, self.roster, self.missing)
+        releases = [release for stage in stages for release in stage.releases]
+        write_card(self.folder, self.scenario, made, digest, releases, store, self.roster, self.missing)
         metrics = {
             "scenario": self.scenario.name,
             "accuracy": accuracy,
@@ -163,7 +217,9 @@ class Run:
             )
             for node, question in to.items()
         ]
-        self.console("asking the silos", 0, len(messages))
+        stage = asked[0].request.stage
+        what = f"asking the silos, stage {stage}" if stage > 0 else "asking the silos"
+        self.console(what, 0, len(messages))
         for done, reply in enumerate(grid.send_and_receive(messages), start=1):
             node = reply.metadata.src_node_id
             who = names.get(node, f"node {node}")
@@ -178,13 +234,20 @@ class Run:
                     _keep(answer.data, to[node], store, self.roster)
             except (WireError, DpddError) as error:
                 trouble[who] = f"sent something unusable: {error}"
-            self.console("asking the silos", done, len(messages))
+            self.console(what, done, len(messages))
         return trouble
 
     def _evaluate(self, made: SyntheticSet) -> dict[str, Any]:
+        """What the set is worth to a network that learns from it, and how good its own teacher is."""
         test = datasets.load(self.scenario.data.dataset, "test")
-        score = evaluate.convnet_accuracy(made, test, self.scenario.evaluation, self.scenario.seed, self.console)
-        return {"mean": score.mean, "std": score.std, "runs": list(score.runs)}
+        scores = {
+            "convnet": evaluate.convnet_accuracy(made, test, self.scenario.evaluation, self.scenario.seed, self.console)
+        }
+        if made.teacher is not None:
+            scores["teacher"] = evaluate.teacher_accuracy(made.teacher, test)
+        return {
+            name: {"mean": score.mean, "std": score.std, "runs": list(score.runs)} for name, score in scores.items()
+        }
 
 
 def silos_of(grid: Grid, nodes: Sequence[int]) -> dict[int, str]:

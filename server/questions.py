@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, replace
 from typing import Any
+
+from numpy.typing import NDArray
 
 from dpdd.common import datasets
 from dpdd.common.config import Settings
@@ -12,7 +14,7 @@ from dpdd.common.errors import ConfigError
 from dpdd.common.methods import method
 from dpdd.common.scenario import Scenario, task_of
 from dpdd.common.synthesis.distilled import DistilSettings
-from dpdd.common.wire.request import Kind, ReleaseRequest
+from dpdd.common.wire.request import Kind, ReleaseRequest, decode_request
 from dpdd.server.union import per_silo
 
 _SLICE_OF = {"fashion-slice": "fashion-mnist"}
@@ -36,6 +38,30 @@ def questions(scenario: Scenario, silos: Iterable[str], classes: tuple[str, ...]
         Question(make_request(scenario, epsilon=epsilon, classes=classes), frozenset(names))
         for epsilon, names in sorted(asked.items())
     ]
+
+
+def stage_questions(
+    asked: Iterable[Question], stage: int, centre: Mapping[str, NDArray], silos: Set[str]
+) -> list[Question]:
+    """The questions of a later stage, for those of `silos` that got the first: the centre is everybody's."""
+    return [
+        Question(replace(question.request, stage=stage, centre=centre), question.silos & silos)
+        for question in asked
+        if question.silos & silos
+    ]
+
+
+def asked_centre(stored: Iterable[bytes], asked: Iterable[Question], stage: int) -> Mapping[str, NDArray] | None:
+    """The centre of this stage in the requests that a run has stored, if any of these silos was asked with one.
+
+    A silo answers a stage for one centre only, so what was asked once is asked of everybody who comes later.
+    """
+    roots = {question.request.id for question in asked}
+    for data in stored:
+        request = decode_request(data)
+        if request.stage == stage and request.first_stage().id in roots:
+            return request.centre
+    return None
 
 
 def make_request(

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
-from dpdd.common.atomic import write_atomically
+from dpdd.common.atomic import sync_folder, write_atomically
 from dpdd.common.errors import DpddError, IntegrityError
 from dpdd.common.wire.release import Release, open_signed
 from dpdd.server.roster import Roster
@@ -19,7 +21,22 @@ CREATE TABLE IF NOT EXISTS requests (id TEXT PRIMARY KEY, bytes BLOB NOT NULL) S
 CREATE TABLE IF NOT EXISTS releases (
     request_id TEXT NOT NULL, silo TEXT NOT NULL, sha256 TEXT NOT NULL, PRIMARY KEY (request_id, silo)
 ) STRICT;
+CREATE TABLE IF NOT EXISTS asked (
+    request_id TEXT NOT NULL, silo TEXT NOT NULL, state TEXT NOT NULL, refusal BLOB, changed TEXT NOT NULL,
+    PRIMARY KEY (request_id, silo)
+) STRICT;
 """
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request that the exchange put to a silo, and how far that is."""
+
+    request_id: str
+    silo: str
+    state: str  # "asked", "delivered", "refused", "in trouble" or "released"
+    refusal: bytes | None
+    changed: str
 
 
 class Store:
@@ -29,7 +46,9 @@ class Store:
         self._folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(folder / "index.sqlite", timeout=30.0, isolation_level=None)
+            self._db = sqlite3.connect(
+                folder / "index.sqlite", timeout=30.0, isolation_level=None, check_same_thread=False
+            )
             self._db.execute("PRAGMA synchronous = FULL")
             self._db.executescript(_SCHEMA)
         except (OSError, sqlite3.Error) as error:
@@ -50,13 +69,48 @@ class Store:
         if release.request_id != request_id:
             raise IntegrityError(f"silo {release.silo} sent a release for another request")
         digest = hashlib.sha256(data).hexdigest()
-        known = self._digest(request_id, release.silo)
+        known = self.digest(request_id, release.silo)
         if known is not None and known != digest:
             raise IntegrityError(f"silo {release.silo} sent a second, different release for one request")
         if known is None:
             write_atomically(self._folder / digest, data)
-            self._db.execute("INSERT INTO releases VALUES (?, ?, ?)", (request_id, release.silo, digest))
+            self._db.execute("INSERT OR IGNORE INTO releases VALUES (?, ?, ?)", (request_id, release.silo, digest))
         return release
+
+    def adopt(self, path: Path, digest: str, request_id: str, silo: str) -> None:
+        """Keep the release in the file at `path`, which was checked and synced, by moving it here."""
+        known = self.digest(request_id, silo)
+        if known is not None and known != digest:
+            raise IntegrityError(f"silo {silo} sent a second, different release for one request")
+        path.replace(self._folder / digest)
+        sync_folder(self._folder)
+        self._db.execute("INSERT OR IGNORE INTO releases VALUES (?, ?, ?)", (request_id, silo, digest))
+
+    def request(self, request_id: str) -> bytes | None:
+        """The bytes of a request that was kept."""
+        row = self._db.execute("SELECT bytes FROM requests WHERE id = ?", (request_id,)).fetchone()
+        return None if row is None else bytes(row[0])
+
+    def requests(self) -> list[bytes]:
+        """All requests of this run, the oldest first."""
+        return [bytes(row[0]) for row in self._db.execute("SELECT bytes FROM requests ORDER BY rowid").fetchall()]
+
+    def note(self, request_id: str, silo: str, state: str, refusal: bytes | None = None) -> None:
+        """How far a silo is with a request."""
+        self._db.execute(
+            "INSERT OR REPLACE INTO asked VALUES (?, ?, ?, ?, ?)",
+            (request_id, silo, state, refusal, datetime.now(UTC).isoformat(timespec="seconds")),
+        )
+
+    def asked(self, *, request_id: str | None = None, silo: str | None = None) -> list[Asked]:
+        """What the exchange asked; a silo whose release is here has released, whatever it said before."""
+        rows = self._db.execute(
+            "SELECT a.request_id, a.silo, iif(r.sha256 IS NULL, a.state, 'released'), a.refusal, a.changed "
+            "FROM asked a LEFT JOIN releases r ON r.request_id = a.request_id AND r.silo = a.silo "
+            "WHERE a.request_id = coalesce(?, a.request_id) AND a.silo = coalesce(?, a.silo) ORDER BY a.rowid",
+            (request_id, silo),
+        )
+        return [Asked(*row) for row in rows.fetchall()]
 
     def releases(self, request_id: str, roster: Roster) -> list[Release]:
         """All releases for a request, verified again, by silo name."""
@@ -83,5 +137,9 @@ class Store:
         rows = self._db.execute("SELECT silo, sha256 FROM releases WHERE request_id = ? ORDER BY silo", (request_id,))
         return dict(rows.fetchall())
 
-    def _digest(self, request_id: str, silo: str) -> str | None:
-        return self.digests(request_id).get(silo)
+    def digest(self, request_id: str, silo: str) -> str | None:
+        """SHA-256 of one silo's signed release, if it is here."""
+        row = self._db.execute(
+            "SELECT sha256 FROM releases WHERE request_id = ? AND silo = ?", (request_id, silo)
+        ).fetchone()
+        return None if row is None else str(row[0])

@@ -8,15 +8,21 @@ it is smaller where silos are missing, or left a class out because their noisy c
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain, zip_longest
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpdd.common.errors import DpddError, IntegrityError
 from dpdd.common.synthesis.dataset import SyntheticSet
-from dpdd.common.synthesis.distilled import distil_settings, from_arrays
+from dpdd.common.synthesis.distilled import distil_settings, from_arrays, teacher_of
 from dpdd.common.wire.release import Release
 from dpdd.common.wire.request import ReleaseRequest
+
+if TYPE_CHECKING:
+    from dpdd.common.synthesis.teacher import Teacher
 
 
 def per_silo(images_per_class: int, silos: int) -> int:
@@ -31,7 +37,11 @@ def per_silo(images_per_class: int, silos: int) -> int:
 def opened(release: Release, request: ReleaseRequest) -> SyntheticSet:
     """The set in a release, checked against what was asked for."""
     most = distil_settings(request).images_per_class
-    return from_arrays(release.arrays, request.classes, request.shape, most, release.silo)
+
+    def teacher(weights: NDArray[np.float32]) -> Teacher:
+        return teacher_of(weights, request)
+
+    return from_arrays(release.arrays, request.classes, request.shape, most, release.silo, teacher)
 
 
 def union(sets: Sequence[SyntheticSet], images_per_class: int) -> SyntheticSet:
@@ -49,4 +59,12 @@ def union(sets: Sequence[SyntheticSet], images_per_class: int) -> SyntheticSet:
         in_turn = [index for index in chain.from_iterable(zip_longest(*members)) if index is not None]
         picked += [int(index) for index in in_turn[:images_per_class]]
     soft = np.concatenate([made.soft for made in sets])[picked] if sets[0].soft is not None else None  # type: ignore[arg-type]
-    return SyntheticSet(images[picked], labels[picked], sets[0].classes, soft)
+    return SyntheticSet(images[picked], labels[picked], sets[0].classes, soft, _mean_teacher(sets))
+
+
+def _mean_teacher(sets: Sequence[SyntheticSet]) -> Teacher | None:
+    """The mean of the teachers of the silos that sent one."""
+    teachers = [made.teacher for made in sets if made.teacher is not None]
+    if not teachers:
+        return None
+    return replace(teachers[0], weights=np.mean([each.weights for each in teachers], axis=0, dtype=np.float32))

@@ -11,7 +11,7 @@ The privacy argument (event, sensitivity, neighbours, what is public) stands at 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol
@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from dpdd.client.records.records import Records
 from dpdd.common.methods import Method
-from dpdd.common.privacy.accounting import EXACT, Guarantee, calibrate, gaussian_releases
+from dpdd.common.privacy.accounting import EXACT, Guarantee, calibrate
 from dpdd.common.privacy.clipping import ClippedSum, Layout
 from dpdd.common.privacy.entropy import Entropy
-from dpdd.common.privacy.events import Event, Gaussian, NonPrivate
+from dpdd.common.privacy.events import Event, Gaussian, NonPrivate, compose
 from dpdd.common.privacy.privatise import Privatised, noise_distance, privatise
 from dpdd.common.wire.request import ReleaseRequest
 
@@ -34,13 +34,19 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Plan:
-    """What a release will cost and weigh, known before any record is read."""
+    """What a release will cost and weigh, known before any record is read.
+
+    `event` and `distance` are those of this release. If it is one of several stages that are reserved together,
+    `whole` and `whole_distance` are those of all of them; `guarantee` is always that of the whole.
+    """
 
     event: Event
     guarantee: Guarantee
     distance: float
     coordinates: int
     size: int | None = None
+    whole: Event | None = None
+    whole_distance: float | None = None
 
     @property
     def bytes(self) -> int:
@@ -74,24 +80,56 @@ def mechanism(method: Method) -> Mechanism:
     return module  # type: ignore[no-any-return]
 
 
-def gaussian_plan(request: ReleaseRequest, layout: Layout) -> Plan:
-    """One Gaussian over the whole layout, with the least noise that meets the request's (ε, δ).
+def gaussian_plan(request: ReleaseRequest, layouts: Sequence[Layout], first_share: float = 1.0) -> Plan:
+    """One Gaussian over the whole layout of each stage, with the least noise that meets the request's (ε, δ).
 
-    The sampler's distance to ideal noise comes off δ before σ is chosen.
+    Gaussians compose by adding 1/σ²: the first stage has `first_share` of that, the others share the rest. This holds
+    for stages that were chosen after seeing the answers to earlier ones, as each has sensitivity 1 whatever it asks.
+    The sampler's distance to ideal noise, over all stages, comes off δ before σ is chosen.
     """
+    layout, later = layouts[request.stage], len(layouts) - 1
+    if later and not 0.0 < first_share < 1.0:
+        raise ValueError(f"of several stages, the first has a share of the budget between 0 and 1, not {first_share}")
+    if later and not 0.0 < first_share < 1.0:
+        raise ValueError(f"with {len(layouts)} stages the first has a share between 0 and 1, not {first_share}")
     if math.isinf(request.epsilon):
         return Plan(NonPrivate(), Guarantee(math.inf, request.delta, "none"), 0.0, layout.coordinates)
-    first = calibrate(gaussian_releases(1), request.epsilon, request.delta)
-    slack = (1.0 + math.exp(request.epsilon)) * noise_distance(Gaussian(first), layout)
-    event = Gaussian(calibrate(gaussian_releases(1), request.epsilon, request.delta - slack))
+
+    def events(sigma: float) -> list[Gaussian]:
+        if not later:
+            return [Gaussian(sigma)]
+        other = Gaussian(sigma / math.sqrt((1.0 - first_share) / later))
+        return [Gaussian(sigma / math.sqrt(first_share)), *[other] * later]
+
+    def whole(sigma: float) -> Event:
+        return compose(*events(sigma))
+
+    def distances(sigma: float) -> list[float]:
+        return [noise_distance(event, each) for event, each in zip(events(sigma), layouts, strict=True)]
+
+    first = calibrate(whole, request.epsilon, request.delta)
+    slack = (1.0 + math.exp(request.epsilon)) * math.fsum(distances(first))
+    if slack >= request.delta:
+        raise ValueError(
+            f"at epsilon {request.epsilon:g} the distance of so much noise to ideal noise costs {slack:.2g}, which is "
+            f"more than delta, {request.delta:g}; ask for a smaller epsilon or a larger delta"
+        )
+    sigma = calibrate(whole, request.epsilon, request.delta - slack)
     guarantee = Guarantee(request.epsilon, request.delta, EXACT)
-    return Plan(event, guarantee, noise_distance(event, layout), layout.coordinates)
+    event, distance = events(sigma)[request.stage], distances(sigma)[request.stage]
+    if not later:
+        return Plan(event, guarantee, distance, layout.coordinates)
+    return Plan(event, guarantee, distance, layout.coordinates, None, whole(sigma), math.fsum(distances(sigma)))
+
+
+Contribution = tuple[NDArray[np.float32], Mapping[str, tuple[NDArray[np.float32], NDArray[np.float32]]]]
+"""A batch's rows, and the factors of its outer products."""
 
 
 def privatised_sum(
     records: Records,
     layout: Layout,
-    contributions: Callable[[NDArray[np.float32]], NDArray[np.float32]],
+    contributions: Callable[[NDArray[np.float32], NDArray[np.int64]], Contribution],
     plan: Plan,
     entropy: Entropy,
     progress: Progress,
@@ -100,17 +138,49 @@ def privatised_sum(
 ) -> Privatised:
     """One streaming pass: every record's contribution, clipped and summed; then noise, once.
 
-    `contributions` always gets a batch of the same shape, padded with zeros: a record's contribution must not depend,
-    even in its last bit, on which records happen to be its neighbours.
+    `contributions` gets the records of a batch and their labels. It always gets a batch of the same shape, padded with
+    zeros: a record's contribution must not depend, even in its last bit, on which records happen to be its neighbours,
+    or removing one would change the others' too. Where the place in a batch matters, records come one by one.
     """
     total = ClippedSum(layout)
+    if not _placeless(contributions, (batch, *records.features.shape[1:]), layout.classes):
+        batch = 1
     done = 0
     for features, labels in records.batches(batch):
         padded = np.zeros((batch, *features.shape[1:]), dtype=np.float32)
         padded[: len(features)] = features
-        total.add(contributions(padded)[: len(features)], labels)
-        done += len(features)
+        all_labels = np.zeros(batch, dtype=np.int64)
+        all_labels[: len(labels)] = labels
+        rows, factors = contributions(padded, all_labels)
+        kept = len(features)
+        total.add(rows[:kept], labels, {name: _first(pair, kept) for name, pair in factors.items()})
+        done += kept
         progress("summing statistics", done, len(records))
     progress("adding noise", 0, 1)
     assert isinstance(plan.event, Gaussian | NonPrivate)
     return privatise(total, plan.event, entropy)
+
+
+def _placeless(
+    contributions: Callable[[NDArray[np.float32], NDArray[np.int64]], Contribution],
+    shape: tuple[int, ...],
+    classes: int,
+) -> bool:
+    """Whether contributions are the same to the last bit at any place in a batch; tried on noise, which is public.
+
+    Some matrix products round differently at the edges of their tiles; which ones do depends on sizes and processor.
+    """
+    generator = np.random.Generator(np.random.PCG64(0))
+    images, labels = generator.random(shape, dtype=np.float32), generator.integers(0, classes, shape[0])
+    rows, factors = contributions(images.copy(), labels.copy())
+    moved, others = contributions(np.roll(images, 1, axis=0), np.roll(labels, 1))
+    pairs = [(rows, moved), *((a, b) for name in factors for a, b in zip(factors[name], others[name], strict=True))]
+    return all(np.array_equal(one, np.roll(other, -1, axis=0), equal_nan=True) for one, other in pairs)
+
+
+def _first(
+    pair: tuple[NDArray[np.float32], NDArray[np.float32]], count: int
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """The first rows of both factors; one and the same array stays so, which saves work."""
+    left = pair[0][:count]
+    return (left, left) if pair[0] is pair[1] else (left, pair[1][:count])

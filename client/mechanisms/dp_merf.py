@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dpdd.client.mechanisms import Plan, Progress, gaussian_plan, privatised_sum
+from dpdd.client.mechanisms import Contribution, Plan, Progress, gaussian_plan, privatised_sum
 from dpdd.client.records.records import Records
 from dpdd.common.privacy.entropy import Entropy
 from dpdd.common.privacy.privatise import Privatised
@@ -26,7 +26,7 @@ from dpdd.common.wire.request import ReleaseRequest
 
 def plan(request: ReleaseRequest, settings: dp_merf.MethodSettings) -> Plan:
     """One Gaussian release of all class sums."""
-    return gaussian_plan(request, dp_merf.layout(settings, len(request.classes)))
+    return gaussian_plan(request, [dp_merf.layout(settings, len(request.classes))])
 
 
 def run(
@@ -41,12 +41,12 @@ def run(
     omega = dp_merf.frequencies(settings, math.prod(request.shape), request.public_seed)
     layout = dp_merf.layout(settings, len(request.classes))
 
-    def contributions(images: NDArray[np.float32]) -> NDArray[np.float32]:
+    def contributions(images: NDArray[np.float32], _labels: NDArray[np.int64]) -> Contribution:
         rows = np.empty((len(images), layout.width), dtype=np.float32)
         with torch.inference_mode():
             rows[:, :-1] = dp_merf.embed(torch.from_numpy(images), omega).numpy()
         rows[:, :-1] *= math.sqrt(1.0 - settings.count_weight**2)
         rows[:, -1] = settings.count_weight
-        return rows
+        return rows, {}
 
     return privatised_sum(records, layout, contributions, plan, entropy, progress)

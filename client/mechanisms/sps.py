@@ -1,10 +1,13 @@
-"""SPS, the private half: one streaming pass, one clipped sum, one Gaussian.
+"""SPS, the private half: one streaming pass, one clipped sum and one Gaussian for each stage.
 
-Event: one Gaussian over all statistics and counts of a stage.
-Sensitivity: a record's vector (all rows of the statistics table, `dpdd.common.synthesis.summary`) is clipped to norm
-√(1-a²), a record that sits in k groups counting k times, and its count coordinate is a: together norm 1. Adding or
-removing a record changes the sums by exactly that contribution.
-Public: class list, shape, backbone (by SHA-256), projections and groups (from the request's seed), clip and weights.
+Event: one Gaussian over all statistics and counts of a stage; all stages are reserved together.
+Sensitivity: a record adds a count (norm a), the rows of the statistics table (`dpdd.common.synthesis.summary`; clipped
+to norm r, a record that sits in k groups counting k times), and either its portrait p to its class's sum together with
+p ⊗ p, or, in later stages, residual ⊗ p; the norm of an outer product is the product of the norms. The squares of all
+these add up to at most 1, which `ClippedSum` enforces in integers. Adding or removing a record changes the sums by
+exactly that contribution.
+Public: class list, shape, backbone (by SHA-256), projections and groups (from the request's seed), clip and weights,
+and what later stages centre on, which is computed from earlier releases.
 Private: everything else, counts included.
 """
 
@@ -14,17 +17,32 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dpdd.client.mechanisms import Plan, Progress, gaussian_plan, privatised_sum
+from dpdd.client.mechanisms import Contribution, Plan, Progress, gaussian_plan, privatised_sum
 from dpdd.client.records.records import Records
+from dpdd.common.errors import ConfigError
 from dpdd.common.privacy.entropy import Entropy
 from dpdd.common.privacy.privatise import Privatised
-from dpdd.common.synthesis import sps
+from dpdd.common.synthesis import sps, summary, teacher
 from dpdd.common.wire.request import ReleaseRequest
 
 
 def plan(request: ReleaseRequest, settings: sps.MethodSettings) -> Plan:
-    """One Gaussian release of the whole table."""
-    return gaussian_plan(request, sps.summary_for(settings, request).layout)
+    """One Gaussian release of the whole table, for each stage."""
+    if request.stage >= settings.stages:
+        raise ConfigError(f"the run has {settings.stages} stages, and this is a request for stage {request.stage + 1}")
+    table = sps.summary_for(settings, request)
+    expected = sps.centre_shapes(table) if request.stage else {}
+    found = {name: array.shape for name, array in request.centre.items()}
+    if found != expected or not all(np.isfinite(array).all() for array in _single(request).values()):
+        raise ConfigError(f"the request centres on {found}, and should on finite arrays {expected}")
+    layouts = [sps.layout(settings, len(request.classes), stage) for stage in range(settings.stages)]
+    return gaussian_plan(request, layouts, settings.first_share)
+
+
+def _single(request: ReleaseRequest) -> dict[str, NDArray[np.float32]]:
+    """The centre in single precision, in which it is used; numbers too large for that become infinite."""
+    with np.errstate(over="ignore"):
+        return {name: np.array(array, dtype=np.float32) for name, array in request.centre.items()}
 
 
 def run(
@@ -35,14 +53,26 @@ def run(
     entropy: Entropy,
     progress: Progress,
 ) -> Privatised:
-    """Sum the vectors of all records, and privatise the sum."""
+    """Sum the contributions of all records, and privatise the sum."""
     table = sps.summary_for(settings, request)
+    centre = {name: torch.from_numpy(array) for name, array in _single(request).items()}
+    by_class = None
+    if "rows" in centre:
+        scale = [torch.full((row.width,), table.weights[row.name]) for row in table.rows]
+        by_class = centre["rows"] * torch.cat(scale)
 
-    def contributions(images: NDArray[np.float32]) -> NDArray[np.float32]:
-        rows = np.empty((len(images), table.layout.width), dtype=np.float32)
+    def contributions(images: NDArray[np.float32], labels: NDArray[np.int64]) -> Contribution:
         with torch.inference_mode():
-            rows[:, :-1] = table.clipped(table.vectors(torch.from_numpy(images))).numpy()
-        rows[:, -1] = settings.count_weight
-        return rows
+            classes = torch.from_numpy(labels)
+            rows, portrait = table.measure(torch.from_numpy(images), None if by_class is None else by_class[classes])
+            parts, factors = [rows.numpy()], {}
+            if portrait is not None and request.stage == 0:
+                factors[summary.SECOND_MOMENT] = (portrait.numpy(),) * 2
+                parts.append(portrait.numpy() * np.float32(table.weights[summary.CLASS_SUMS]))
+            elif portrait is not None:
+                wrong = teacher.residuals(portrait, classes, centre["teacher"])
+                factors[summary.RESIDUAL] = (wrong.numpy(), portrait.numpy())
+        parts.append(np.full((len(images), 1), settings.count_weight, dtype=np.float32))
+        return np.concatenate(parts, axis=1), factors
 
     return privatised_sum(records, table.layout, contributions, plan, entropy, progress)

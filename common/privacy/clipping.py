@@ -5,8 +5,13 @@ of 2^`GRID_BITS` steps per unit, rounding towards zero, so that its integer norm
 checked in exact arithmetic, and a contribution that failed would be dropped. Sums are int64: the order of records,
 the batch size and the device leave no trace in them.
 
-A contribution with a NaN or an infinity anywhere becomes zero, its count coordinate included: the sum cannot be
-poisoned, and the record is as protected as any other.
+A contribution with a NaN or an infinity anywhere becomes zero, its count coordinate and its outer products included:
+the sum cannot be poisoned, and the record is as protected as any other.
+
+Second moments would make long contributions (D² numbers per record) out of short ones. A segment may therefore be an
+outer product: its two factors are put on integer grids of their own, whose bounds multiply to the segment's `norm`,
+and the sum over records is one exact matrix product. The norm of an outer product is the product of the norms, so
+the bound holds without ever making it; the plain segments are clipped to what is left of norm 1.
 
 >>> import numpy as np
 >>> layout = Layout((class_segment("sums", width=2, classes=3), class_segment("counts", width=1, classes=3)))
@@ -18,6 +23,8 @@ array([[0.59999943, 0.79999924, 0.        ],
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,16 +42,23 @@ class Segment:
 
     `rows_of[label]` are the rows that a record of that class is added to: one row for everybody, one row per class,
     or several (overlapping groups of classes); a record in several rows counts that often towards its norm.
+
+    `factors` are the widths of the two factors of an outer product, and `norm` is its share of norm 1; a plain segment
+    has none, and shares what is left with the other plain segments.
     """
 
     name: str
     width: int
     rows: int
     rows_of: tuple[tuple[int, ...], ...]
+    factors: tuple[int, int] | None = None
+    norm: float = 0.0
 
     def __post_init__(self) -> None:
         if self.width < 1 or self.rows < 1:
             raise ValueError(f"segment {self.name!r} is empty")
+        if self.factors and (self.width != math.prod(self.factors) or self.rows != 1 or not 0.0 < self.norm <= 1.0):
+            raise ValueError(f"segment {self.name!r} is an outer product: one row, of its factors' width, with a norm")
         for rows in self.rows_of:
             if len(set(rows)) != len(rows) or not all(0 <= row < self.rows for row in rows):
                 raise ValueError(f"segment {self.name!r} adds a class to rows {rows}, of {self.rows}")
@@ -60,6 +74,11 @@ def class_segment(name: str, width: int, classes: int) -> Segment:
     return Segment(name, width, classes, tuple((label,) for label in range(classes)))
 
 
+def product_segment(name: str, left: int, right: int, classes: int, norm: float) -> Segment:
+    """The sum over all records of outer products of two vectors, of norm at most `norm` together."""
+    return Segment(name, left * right, 1, ((0,),) * classes, (left, right), norm)
+
+
 @dataclass(frozen=True)
 class Layout:
     """The segments of one contribution, side by side."""
@@ -72,11 +91,28 @@ class Layout:
             raise ValueError(f"the segments of a layout have names of their own, not {names}")
         if len({len(segment.rows_of) for segment in self.segments}) != 1:
             raise ValueError(f"the segments {names} do not agree on the number of classes")
+        if sum(factor_bound(segment) ** 4 for segment in self.products) > GRID * GRID:
+            raise ValueError(f"the outer products of {names} have a norm above 1 together")
+
+    @property
+    def plain(self) -> tuple[Segment, ...]:
+        """The segments that a record's contribution holds side by side."""
+        return tuple(segment for segment in self.segments if segment.factors is None)
+
+    @property
+    def products(self) -> tuple[Segment, ...]:
+        """The segments that are outer products."""
+        return tuple(segment for segment in self.segments if segment.factors is not None)
+
+    @property
+    def room(self) -> int:
+        """The norm, in grid steps, that the outer products leave to the plain segments."""
+        return math.isqrt(GRID * GRID - sum(factor_bound(segment) ** 4 for segment in self.products))
 
     @property
     def width(self) -> int:
         """Columns of one record's contribution."""
-        return sum(segment.width for segment in self.segments)
+        return sum(segment.width for segment in self.plain)
 
     @property
     def coordinates(self) -> int:
@@ -90,18 +126,55 @@ class Layout:
 
     def copies(self) -> NDArray[np.int64]:
         """For every class and segment, how many rows a record is added to."""
-        return np.array([[len(s.rows_of[c]) for s in self.segments] for c in range(self.classes)], dtype=np.int64)
+        return np.array([[len(s.rows_of[c]) for s in self.plain] for c in range(self.classes)], dtype=np.int64)
 
     def columns(self) -> list[slice]:
-        """Where each segment lies in a contribution."""
-        stops = np.cumsum([segment.width for segment in self.segments])
-        return [slice(int(stop) - s.width, int(stop)) for s, stop in zip(self.segments, stops, strict=True)]
+        """Where each plain segment lies in a contribution."""
+        stops = np.cumsum([segment.width for segment in self.plain])
+        return [slice(int(stop) - s.width, int(stop)) for s, stop in zip(self.plain, stops, strict=True)]
+
+
+def factor_bound(segment: Segment) -> int:
+    """The largest integer norm of either factor of an outer product: its square is at most `norm` in grid steps."""
+    return math.isqrt(math.floor(segment.norm * GRID))
+
+
+def factor_reach(segment: Segment, side: int) -> float:
+    """The integer norm that a factor of norm 1 is scaled to: below the bound by what rounding can add.
+
+    The product of both, over `GRID`, is what an outer product of unit vectors weighs in the sum.
+    """
+    assert segment.factors is not None
+    bound = factor_bound(segment)
+    return max(bound - 0.5 * math.sqrt(segment.factors[side]) - 1e-6 * bound, 0.0)
+
+
+def factor_to_grid(rows: NDArray[np.floating], segment: Segment, side: int) -> NDArray[np.float64]:
+    """Clip each row to norm 1, and scale it to whole numbers of norm at most `factor_bound`; odd rows become zero.
+
+    Rounding is to the nearest number, which can add √D / 2 to a norm, so rows are scaled to that much below the bound.
+
+    >>> square = product_segment("square", 2, 2, classes=1, norm=1.0)
+    >>> factor_to_grid(np.array([[3.0, 4.0], [0.3, 0.4], [np.inf, 0.0]]), square, 0).tolist()
+    [[614.0, 819.0], [307.0, 409.0], [0.0, 0.0]]
+    """
+    bound, reach = factor_bound(segment), factor_reach(segment, side)
+    values = np.array(rows, dtype=np.float64)
+    values[~np.isfinite(values).all(axis=1)] = 0.0
+    values /= np.maximum(np.abs(values).max(axis=1, initial=0.0), 1.0)[:, None]  # so that it can be squared
+    norms = np.sqrt(np.einsum("ij,ij->i", values, values))
+    values *= (reach / np.maximum(norms, 1.0))[:, None]
+    np.rint(values, out=values)
+    values[np.einsum("ij,ij->i", values, values) > bound * bound] = 0.0  # exact, and never so
+    return values
 
 
 def clip_to_grid(contributions: NDArray[np.floating], labels: NDArray[np.int64], layout: Layout) -> NDArray[np.int64]:
-    """Clip each row to norm 1 and put it on the grid; the weighted integer norm of every row is at most `GRID`."""
+    """Clip each row and put it on the grid, so that its weighted integer norm is at most `layout.room`."""
     values = np.array(contributions, dtype=np.float64)  # a copy: it is scaled in place
     labels = np.asarray(labels)
+    if (labels < 0).any():  # it would be counted as the last class, and added as none
+        raise IndexError("a record has a label below 0")
     if values.ndim != 2 or values.shape[1] != layout.width or labels.shape != values.shape[:1]:
         # A narrower row would be spread over several coordinates, and counted in the norm only once.
         raise ValueError(
@@ -117,10 +190,11 @@ def clip_to_grid(contributions: NDArray[np.floating], labels: NDArray[np.int64],
         odd = np.flatnonzero(~(norms < 1e150))  # NaN, infinite, or too large to be squared
     values[odd] = _tamed(values[odd])
     norms[odd] = np.sqrt(_weighted_squares(values[odd], copies[odd], layout))
-    values *= (GRID * _MARGIN / np.maximum(norms, 1.0))[:, None]
+    room = layout.room
+    values *= (GRID * _MARGIN / np.maximum(norms * (GRID / max(room, 1)), 1.0))[:, None]
     grid = np.trunc(values, out=values)
     # Exact: float64 adds integers without error up to 2^53, and a sum that passed 2^53 stays above GRID².
-    grid[_weighted_squares(grid, copies, layout) > GRID * GRID] = 0
+    grid[_weighted_squares(grid, copies, layout) > room * room] = 0
     return grid.astype(np.int64)
 
 
@@ -128,7 +202,7 @@ def _tamed(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     """Rows of the same direction that can be squared, for rows that cannot; zero where any entry is not finite."""
     finite = np.asarray(np.isfinite(rows).all(axis=1))
     rows = np.where(finite[:, None], rows, 0.0)
-    return rows / np.maximum(np.abs(rows).max(axis=1), 1.0)[:, None]
+    return rows / np.maximum(np.abs(rows).max(axis=1, initial=0.0), 1.0)[:, None]
 
 
 def _weighted_squares(values: NDArray, copies: NDArray[np.int64], layout: Layout) -> NDArray:
@@ -153,17 +227,42 @@ class ClippedSum:
             segment.name: np.zeros((segment.rows, segment.width), dtype=np.int64) for segment in layout.segments
         }
 
-    def add(self, contributions: NDArray[np.floating], labels: NDArray[np.int64]) -> None:
-        """Clip a batch of contributions (one row per record) and add it."""
+    def add(
+        self,
+        contributions: NDArray[np.floating],
+        labels: NDArray[np.int64],
+        factors: Mapping[str, tuple[NDArray[np.floating], NDArray[np.floating]]] | None = None,
+    ) -> None:
+        """Clip a batch of contributions (one row per record) and add it, with the `factors` of the outer products."""
         if self._sums is None:
             raise RuntimeError("this sum was privatised already; a new release needs a new sum")
+        pairs = self._pairs(factors or {}, len(labels))
         grid = clip_to_grid(contributions, labels, self.layout)
-        for segment, columns in zip(self.layout.segments, self.layout.columns(), strict=True):
+        parts = [contributions, *(factor for pair in pairs for factor in pair)]
+        odd = ~np.all([np.isfinite(part).all(axis=1) for part in parts], axis=0)
+        grid[odd] = 0
+        for segment, (left, right) in zip(self.layout.products, pairs, strict=True):
+            first = factor_to_grid(left, segment, 0)
+            first[odd] = 0.0
+            second = first if right is left else factor_to_grid(right, segment, 1)
+            # Exact: a product of entries is at most 2^20, so float64 holds the sum over 2^33 records.
+            self._sums[segment.name][0] += (first.T @ second).astype(np.int64).ravel()
+        for segment, columns in zip(self.layout.plain, self.layout.columns(), strict=True):
             sums, part = self._sums[segment.name], grid[:, columns]
             for label, rows in enumerate(segment.rows_of):
                 members = part[labels == label]
                 if len(members) and rows:
                     sums[list(rows)] += members.sum(axis=0)
+
+    def _pairs(
+        self, factors: Mapping[str, tuple[NDArray[np.floating], NDArray[np.floating]]], count: int
+    ) -> list[tuple[NDArray[np.floating], NDArray[np.floating]]]:
+        """The factors of each outer product; ValueError, before anything was added, unless they are what is wanted."""
+        wanted = {segment.name: [(count, width) for width in segment.factors or ()] for segment in self.layout.products}
+        found = {name: [factor.shape for factor in pair] for name, pair in factors.items()}
+        if found != wanted:
+            raise ValueError(f"this layout wants outer products with factors of shapes {wanted}, not {found}")
+        return [factors[segment.name] for segment in self.layout.products]
 
     def _take(self) -> dict[str, NDArray[np.int64]]:
         if self._sums is None:

@@ -8,15 +8,27 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
+
+GROUND = 0.4
+"""The grey of an empty canvas."""
 
 
 class Canvas:
     """`count` images, each the sum of upsampled levels; the coarsest starts as noise, the others empty."""
 
-    def __init__(self, count: int, shape: tuple[int, int, int], generator: torch.Generator, levels: int = 3) -> None:
+    def __init__(
+        self,
+        count: int,
+        shape: tuple[int, int, int],
+        generator: torch.Generator,
+        levels: int = 3,
+        device: torch.device | None = None,
+    ) -> None:
         self.shape = shape
         channels, height, width = shape
         self.levels: list[Tensor] = []
@@ -24,14 +36,27 @@ class Canvas:
             factor = 2 ** (levels - 1 - level)
             size = (count, channels, max(height // factor, 1), max(width // factor, 1))
             start = 0.3 * torch.randn(size, generator=generator) if level == 0 else torch.zeros(size)
-            self.levels.append(start.requires_grad_(True))
+            self.levels.append(start.to(device).requires_grad_(True))  # drawn on the CPU: the same on every device
+
+    @torch.no_grad()
+    def sketch(self, pictures: Tensor) -> None:
+        """Start from small pictures in [0, 1] instead of noise."""
+        size = self.levels[0].shape[2:]
+        coarse = functional.interpolate(pictures.clamp(0.0, 1.0), size, mode="bilinear", align_corners=False)
+        self.levels[0].copy_(coarse - GROUND)
 
     def images(self) -> Tensor:
         """The images, around [0, 1] but not confined to it."""
-        total = torch.full((), 0.4)
+        total = torch.full((), GROUND)
         for level in self.levels:
             total = total + functional.interpolate(level, self.shape[1:], mode="bilinear", align_corners=False)
         return total
+
+    @torch.no_grad()
+    def pixels(self) -> NDArray[np.uint8]:
+        """The images as bytes."""
+        found: NDArray[np.uint8] = (self.images().clamp(0.0, 1.0) * 255.0).round().to(torch.uint8).cpu().numpy()
+        return found
 
 
 def roughness(images: Tensor) -> Tensor:

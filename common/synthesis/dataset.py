@@ -1,6 +1,7 @@
 """The product: a small labelled dataset that anyone may train on, with no further privacy cost.
 
-On disk it is `dataset.safetensors` (images, labels; class names in the header) and `preview.png`.
+On disk it is `dataset.safetensors` (images, labels; class names in the header), `preview.png` and, where the releases
+contain a classifier, `teacher.safetensors`.
 
 >>> import numpy as np, tempfile, pathlib
 >>> made = SyntheticSet(np.zeros((4, 1, 8, 8), np.uint8), np.array([0, 0, 1, 1]), ("cat", "dog"))
@@ -29,17 +30,20 @@ from dpdd.common.errors import DataError
 if TYPE_CHECKING:
     from torch.utils.data import TensorDataset
 
-FILE = "dataset.safetensors"
+    from dpdd.common.synthesis.teacher import Teacher
+
+FILE, TEACHER = "dataset.safetensors", "teacher.safetensors"
 
 
 @dataclass(frozen=True, eq=False)
 class SyntheticSet:
-    """Images (uint8; N, C, H, W), integer labels, class names, and soft labels (N, classes) if a teacher gave some."""
+    """Images (uint8; N, C, H, W), integer labels, class names; soft labels (N, classes) and their teacher, if any."""
 
     images: NDArray[np.uint8]
     labels: NDArray[np.int64]
     classes: tuple[str, ...]
     soft: NDArray[np.float32] | None = None
+    teacher: Teacher | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -56,18 +60,23 @@ class SyntheticSet:
         if self.soft is not None:
             tensors["soft"] = np.ascontiguousarray(self.soft)
         save_file(tensors, folder / FILE, metadata=header)
+        (folder / TEACHER).unlink(missing_ok=True)
+        if self.teacher is not None:
+            self.teacher.save(folder)
         self.preview().save(folder / "preview.png")
         return file_sha256(folder / FILE)
 
     @classmethod
     def load(cls, folder: Path) -> SyntheticSet:
         """The dataset in `folder`."""
+        from dpdd.common.synthesis.teacher import Teacher
+
         path = folder / FILE
         try:
             with safe_open(path, framework="numpy") as file:
                 classes = tuple(json.loads(file.metadata()["dpdd"])["classes"])
                 soft = file.get_tensor("soft") if "soft" in file.keys() else None  # noqa: SIM118
-                return cls(file.get_tensor("images"), file.get_tensor("labels"), classes, soft)
+                return cls(file.get_tensor("images"), file.get_tensor("labels"), classes, soft, Teacher.load(folder))
         except FileNotFoundError:
             raise DataError(f"{path}: there is no dataset here") from None
         except (SafetensorError, KeyError, TypeError, ValueError) as error:

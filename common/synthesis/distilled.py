@@ -8,22 +8,29 @@ number of images, so a request of kind `DISTILLED_SET` has all three in its sett
 ['images_per_class', 'method', 'synthesis']
 
 The release holds `images` (uint8; N, C, H, W), `labels` (int64; N) and, where the method made some, `soft` labels
-(float32; N, classes).
+(float32; N, classes) and the weights of the `teacher` that gave them (float32; classes, D).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from dpdd.common.config import Settings, validate
-from dpdd.common.errors import IntegrityError
+from dpdd.common.config import Settings, one_line, validate
+from dpdd.common.errors import ConfigError, IntegrityError
+from dpdd.common.methods import method
 from dpdd.common.synthesis.dataset import SyntheticSet
 from dpdd.common.wire.request import Kind, ReleaseRequest
+
+if TYPE_CHECKING:
+    from dpdd.common.synthesis.teacher import Teacher
+
+MOST_WEIGHTS = 4096
+"""Weights that a teacher has for each class, at most."""
 
 
 class DistilSettings(Settings):
@@ -47,19 +54,45 @@ def method_values(request: ReleaseRequest) -> Mapping[str, Any]:
 def to_arrays(made: SyntheticSet) -> dict[str, NDArray]:
     """The set as a release's arrays."""
     arrays: dict[str, NDArray] = {"images": made.images, "labels": made.labels}
-    return arrays if made.soft is None else {**arrays, "soft": made.soft.astype(np.float32)}
+    if made.soft is not None:
+        arrays["soft"] = made.soft.astype(np.float32)
+    if made.teacher is not None:
+        arrays["teacher"] = made.teacher.weights.astype(np.float32)
+    return arrays
+
+
+def teacher_of(weights: NDArray[np.float32], request: ReleaseRequest) -> Teacher:
+    """The classifier with these weights, on the backbone that the request names; ValueError when they do not fit it."""
+    from dpdd.common.synthesis.teacher import Teacher
+
+    chosen = method(request.method)
+    settings: Any = chosen.settings(method_values(request))
+    summary_for = getattr(chosen.synthesis(), "summary_for", None)
+    portrait = None if summary_for is None else summary_for(settings, request).portrait
+    if portrait is None or weights.shape[1] != portrait.dimensions:
+        raise ValueError("they fit no classifier that was asked for")
+    return Teacher(weights, settings.backbone, request.backbone_sha256.hex(), portrait)
 
 
 def from_arrays(
-    arrays: Mapping[str, NDArray], classes: tuple[str, ...], shape: tuple[int, ...], most_per_class: int, who: str
+    arrays: Mapping[str, NDArray],
+    classes: tuple[str, ...],
+    shape: tuple[int, ...],
+    most_per_class: int,
+    who: str,
+    teacher: Callable[[NDArray[np.float32]], Teacher] | None = None,
 ) -> SyntheticSet:
-    """The set that `who` sent; IntegrityError unless it is one of at most the asked size."""
+    """The set that `who` sent; IntegrityError unless it is one of at most the asked size.
+
+    `teacher` makes a classifier of weights that may come along.
+    """
 
     def insist(condition: bool, what: str) -> None:
         if not condition:
             raise IntegrityError(f"silo {who} sent a set whose {what}")
 
-    insist({"images", "labels"} <= arrays.keys() <= {"images", "labels", "soft"}, f"arrays are {sorted(arrays)}")
+    known = {"images", "labels", "soft"} | ({"teacher"} if teacher else set())
+    insist({"images", "labels"} <= arrays.keys() <= known, f"arrays are {sorted(arrays)}")
     images, labels, soft = arrays["images"], arrays["labels"], arrays.get("soft")
     insist(
         images.dtype == np.uint8 and images.ndim == 1 + len(shape) and images.shape[1:] == tuple(shape),
@@ -76,4 +109,13 @@ def from_arrays(
         insist(soft.dtype == np.float32 and soft.shape == (len(labels), len(classes)), "soft labels have another shape")
         proper = bool((soft >= 0.0).all()) and bool((np.abs(soft.sum(axis=1) - 1.0) < 1e-3).all())
         insist(proper, "soft labels are not probabilities")
-    return SyntheticSet(images, labels, classes, soft)
+    weights, found = arrays.get("teacher"), None
+    if weights is not None and teacher is not None:
+        small = weights.ndim == 2 and len(weights) == len(classes) and 1 <= weights.shape[1] <= MOST_WEIGHTS
+        fine = weights.dtype == np.float32 and small and bool(np.isfinite(weights).all())
+        insist(fine, f"teacher is {weights.dtype} of shape {weights.shape}, or has odd weights")
+        try:
+            found = teacher(weights)
+        except (ConfigError, ValueError) as error:
+            raise IntegrityError(f"silo {who} sent a set whose teacher's weights are odd: {one_line(error)}") from None
+    return SyntheticSet(images, labels, classes, soft, found)

@@ -11,6 +11,7 @@ taken as public; the kernel width is a public setting, not a heuristic on privat
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Annotated
 
 import numpy as np
@@ -24,6 +25,7 @@ from dpdd.common.progress import Progress, silent
 from dpdd.common.randomness import gaussians, subseed
 from dpdd.common.synthesis.dataset import SyntheticSet
 from dpdd.common.synthesis.statistics import Statistics
+from dpdd.common.synthesis.workshop import Workshop
 
 Shape = tuple[int, int, int]
 
@@ -46,7 +48,7 @@ class SynthesisSettings(Settings):
     hidden: Annotated[int, Field(ge=1)] = 200
 
 
-def layout(settings: MethodSettings, classes: int) -> Layout:
+def layout(settings: MethodSettings, classes: int, stage: int = 0) -> Layout:
     """The released sums: an embedding and a count per class."""
     return Layout(
         (
@@ -116,7 +118,7 @@ class Generator(nn.Module):
 
 
 def synthesise(
-    statistics: Statistics,
+    statistics: Sequence[Statistics],
     method: MethodSettings,
     settings: SynthesisSettings,
     *,
@@ -124,12 +126,12 @@ def synthesise(
     shape: Shape,
     images_per_class: int,
     public_seed: int,
-    device: torch.device | None = None,
+    workshop: Workshop | None = None,
     progress: Progress = silent,
 ) -> SyntheticSet:
-    """Train the generator on the statistics, and draw a balanced dataset from it."""
-    device = device or torch.device("cpu")
-    means, shares = (tensor.to(device) for tensor in class_targets(statistics, method))
+    """Train the generator on the statistics (of the one stage), and draw a balanced dataset from it."""
+    device = torch.device(workshop.kind if workshop else "cpu")
+    means, shares = (tensor.to(device) for tensor in class_targets(statistics[0], method))
     omega = frequencies(method, math.prod(shape), public_seed).to(device)
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(subseed(public_seed, "dp-merf generator"))

@@ -1,22 +1,29 @@
 """SPS (Summarize, Privatize, Synthesize): the public half.
 
-Released: moments of projected activations of a public backbone, over all records and over each class (or over groups of
-classes, SPS+), a position-keeping thumbnail, and class counts, all in one clipped vector with one noise
-(`summary.Summary`). Synthesis optimises images until the Gaussians of their own statistics match the released ones.
+Released in the first stage: class sums and second moment of every image's portrait (`portrait.Portrait`), moments of
+projected activations of a public backbone over all records and over each class or group of classes (SPS+), and class
+counts, all in one clipped vector with one noise (`summary.Summary`). In later stages (SPS+): the same moments, centred
+on those of a synthetic set, and what the classifier learnt so far gets wrong. Synthesis optimises images until the
+Gaussians of their own statistics match the released ones.
 
 Where we differ from the paper: counts are released, not public; activations are taken before BatchNorm and
 standardised with its public statistics; the weight of the class part counts how many groups a record sits in; the
-jitter has a floor; the statistics contain a classifier (`teacher`), which gives soft labels at no further cost.
+jitter has a floor; the statistics contain a classifier (`teacher`), which gives labels at no further cost; the backbone
+may be a fixed scattering transform, so that no public data is needed.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from functools import lru_cache
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property, lru_cache
 from typing import Annotated
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from PIL import Image
 from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn import functional
@@ -32,50 +39,72 @@ from dpdd.common.synthesis import teacher
 from dpdd.common.synthesis.canvas import Canvas, jostle, outside, roughness
 from dpdd.common.synthesis.dataset import SyntheticSet
 from dpdd.common.synthesis.gaussian_fit import Gaussians, divergence, fit
+from dpdd.common.synthesis.likeness import Likeness
+from dpdd.common.synthesis.portrait import Portrait
 from dpdd.common.synthesis.statistics import Statistics
-from dpdd.common.synthesis.summary import FEATURES, THUMBNAIL, Row, Scope, Summary, make_groups, unpack
+from dpdd.common.synthesis.summary import THUMBNAIL, Row, Scope, Summary, make_groups, unpack
+from dpdd.common.synthesis.teacher import Teacher
+from dpdd.common.synthesis.workshop import Pixels, Workshop, fingerprint, moved
 from dpdd.common.wire.request import ReleaseRequest
 
 Shape = tuple[int, int, int]
 
 
 class MethodSettings(Settings):
-    """What is released; part of the request."""
+    """What is released; part of the request.
 
-    backbone: str = "gray28"
-    global_dimensions: Annotated[int, Field(ge=0, le=1024)] = 48
+    `features` and `picture` make the portrait (0 and 0: none). `global_dimensions`, `class_layers` and `thumbnail` make
+    rows of the table, as in the paper; `row_share` is what they have of a record's squared norm beside the portrait.
+    `stages` are reserved together; the first has `first_share` of the budget (in 1/σ²), the others share the rest.
+    """
+
+    backbone: str = "scatter28"
+    features: Annotated[int, Field(ge=0, le=2048)] = 512
+    picture: Annotated[int, Field(ge=0, le=16)] = 7
+    global_dimensions: Annotated[int, Field(ge=0, le=1024)] = 0
     class_dimensions: Annotated[int, Field(ge=1, le=1024)] = 48
-    class_layers: Annotated[int, Field(ge=1)] = 3
-    thumbnail: Annotated[int, Field(ge=0, le=16)] = 7
-    features: Annotated[int, Field(ge=0, le=1024)] = 128
-    features_weight: Annotated[float, Field(gt=0.0, le=100.0)] = 1.5
+    class_layers: Annotated[int, Field(ge=0)] = 0
+    thumbnail: Annotated[int, Field(ge=0, le=16)] = 0
+    row_share: Annotated[float, Field(gt=0.0, lt=0.9)] = 0.4
     clip: Annotated[float, Field(gt=0.0, le=1.0)] = 0.2
-    count_weight: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.1
+    count_weight: Annotated[float, Field(gt=0.0, le=0.3)] = 0.1
     groups: Annotated[int, Field(ge=0, le=10_000)] = 0
     classes_per_group: Annotated[int, Field(ge=0)] = 0
     group_seed: Annotated[int, Field(ge=0)] = 0
+    stages: Annotated[int, Field(ge=1, le=50)] = 1
+    first_share: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.3
 
     @model_validator(mode="after")
     def _both(self) -> MethodSettings:
         if bool(self.groups) != bool(self.classes_per_group):
             raise ValueError("groups and classes_per_group belong together: give both, or neither")
+        if not (self.features or self.picture or self.global_dimensions or self.class_layers or self.thumbnail):
+            raise ValueError("nothing is released: ask for features, a picture, a thumbnail, or some layers")
         return self
 
 
 class SynthesisSettings(Settings):
-    """How images are made; may change without asking the silos again."""
+    """How images are made; may change without asking the silos again.
 
-    steps: Annotated[int, Field(ge=1, le=100_000)] = 150
-    batch_per_class: Annotated[int, Field(ge=1, le=10_000)] = 20
-    learning_rate: Annotated[float, Field(gt=0.0)] = 0.05
+    With `ema` the rows' statistics are averaged over steps, for small batches. `redraws` are extra batches, made while
+    there are images that the teacher takes for another class, to replace those.
+    """
+
+    steps: Annotated[int, Field(ge=1, le=100_000)] = 120
+    batch_per_class: Annotated[int, Field(ge=2, le=10_000)] = 20
+    learning_rate: Annotated[float, Field(gt=0.0)] = 0.02
     class_weight: Annotated[float, Field(ge=0.0)] = 10.0
-    smoothness: Annotated[float, Field(ge=0.0)] = 0.05
+    portrait_weight: Annotated[float, Field(ge=0.0)] = 1.0
+    picture_weight: Annotated[float, Field(ge=0.0)] = 5.0
+    teacher_weight: Annotated[float, Field(ge=0.0)] = 0.05
+    smoothness: Annotated[float, Field(ge=0.0)] = 0.02
     range_weight: Annotated[float, Field(ge=0.0)] = 10.0
     eigenvalue_jitter: Annotated[float, Field(ge=0.0)] = 2.0
-    teacher_weight: Annotated[float, Field(ge=0.0)] = 0.0
-    jostling: Annotated[float, Field(ge=0.0, le=0.5)] = 0.07
-    flips: bool = True
-    soft_labels: bool = False
+    jostling: Annotated[float, Field(ge=0.0, le=0.5)] = 0.05
+    flips: bool = False
+    ema: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    redraws: Annotated[int, Field(ge=0, le=100)] = 1
+    soft_labels: bool = True
 
 
 @lru_cache(maxsize=4)
@@ -89,17 +118,22 @@ def summary_for(settings: MethodSettings, request: ReleaseRequest) -> Summary:
         backbone = _backbone(settings.backbone, request.backbone_sha256.hex())
     except IntegrityError as error:
         raise ConfigError(str(error)) from None
-    return summary(settings, backbone, len(request.classes), request.shape, request.public_seed)
+    return summary(settings, backbone, len(request.classes), request.shape, request.public_seed, request.stage)
 
 
-def summary(settings: MethodSettings, backbone: Backbone, classes: int, shape: tuple[int, ...], seed: int) -> Summary:
-    """The statistics table on a backbone."""
+def summary(
+    settings: MethodSettings, backbone: Backbone, classes: int, shape: tuple[int, ...], seed: int, stage: int = 0
+) -> Summary:
+    """The statistics table of a stage on a backbone."""
     network = backbone.network
-    layers = len(network.tap_channels)
-    if shape[:1] != (backbone.card.architecture.channels,) or len(shape) != 3:
+    layers, channels = len(network.tap_channels), backbone.card.architecture.channels
+    if shape[:1] != (channels,) or len(shape) != 3:
         raise ConfigError(
-            f"backbone {backbone.card.name} is for images of {backbone.card.architecture.channels} channels, "
-            f"not for records of shape {shape}"
+            f"backbone {backbone.card.name} is for images of {channels} channels, not for records of shape {shape}"
+        )
+    if settings.features > network.whitening.most:
+        raise ConfigError(
+            f"backbone {backbone.card.name} has {network.whitening.most} features, not {settings.features}"
         )
     scope: Scope = "group" if settings.groups else "class"
     rows = [Row(layer, settings.global_dimensions, "global") for layer in range(layers) if settings.global_dimensions]
@@ -108,19 +142,68 @@ def summary(settings: MethodSettings, backbone: Backbone, classes: int, shape: t
     ]
     if settings.thumbnail:
         rows.append(Row(THUMBNAIL, settings.thumbnail**2, scope))
-    if settings.features:
-        rows.append(Row(FEATURES, settings.features, "global", weight=settings.features_weight))
-        rows.append(Row(FEATURES, settings.features, "class", order=1, weight=3.0 * settings.features_weight))
     groups = None
     if settings.groups:
         groups = make_groups(classes, settings.groups, settings.classes_per_group, settings.group_seed)
-    return Summary(tuple(rows), network, classes, seed, settings.clip, settings.count_weight, groups)
+    portrait = None
+    if settings.features or settings.picture:
+        portrait = Portrait(settings.features, settings.picture, channels)
+    clip, count, share = settings.clip, settings.count_weight, settings.row_share
+    return Summary(tuple(rows), network, classes, seed, clip, count, groups, portrait, share, stage)
 
 
-def layout(settings: MethodSettings, classes: int) -> Layout:
-    """The released sums."""
+def stages(settings: MethodSettings) -> int:
+    """How many releases belong together."""
+    return settings.stages
+
+
+def layout(settings: MethodSettings, classes: int, stage: int = 0) -> Layout:
+    """The released sums of a stage."""
     backbone = _backbone(settings.backbone, "")
-    return summary(settings, backbone, classes, (backbone.card.architecture.channels, 1, 1), 0).layout
+    return summary(settings, backbone, classes, (backbone.card.architecture.channels, 1, 1), 0, stage).layout
+
+
+def centre_shapes(table: Summary) -> dict[str, tuple[int, ...]]:
+    """What a request of a later stage has to centre on."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    if table.portrait is not None:
+        shapes["teacher"] = (table.classes, table.portrait.dimensions)
+    if table.rows:
+        shapes["rows"] = (table.classes, sum(row.width for row in table.rows))
+    return shapes
+
+
+def centre(
+    statistics: Sequence[Statistics],
+    settings: MethodSettings,
+    *,
+    classes: tuple[str, ...],
+    shape: Shape,
+    public_seed: int,
+) -> dict[str, NDArray]:
+    """What the next stage centres on: the classifier so far, and the rows of a small synthetic set."""
+    tables = _tables(statistics, settings, classes, shape, public_seed)
+    found: dict[str, NDArray] = {}
+    if tables[0].portrait is not None:
+        found["teacher"] = teacher.learn(statistics, tables)
+    if tables[0].rows:
+        sketch = SynthesisSettings(steps=60, batch_per_class=8)
+        made = synthesise(
+            statistics, settings, sketch, classes=classes, shape=shape, images_per_class=8, public_seed=public_seed
+        )
+        with torch.inference_mode():
+            vectors, _ = tables[0].measure(torch.from_numpy(made.images).float() / 255.0)
+        weights = tables[0].weights
+        plain = torch.cat([vectors[:, tables[0].columns[r.name]] / weights[r.name] for r in tables[0].rows], 1)
+        found["rows"] = plain.unflatten(0, (len(classes), -1)).mean(1).numpy()
+    return found
+
+
+def _tables(
+    statistics: Sequence[Statistics], settings: MethodSettings, classes: tuple[str, ...], shape: Shape, seed: int
+) -> list[Summary]:
+    backbone = _backbone(settings.backbone, "")
+    return [summary(settings, backbone, len(classes), shape, seed, stage) for stage in range(len(statistics))]
 
 
 def counts_of(statistics: Statistics, table: Summary) -> tuple[Tensor, Tensor]:
@@ -129,17 +212,24 @@ def counts_of(statistics: Statistics, table: Summary) -> tuple[Tensor, Tensor]:
     return counts.clamp_min(1.0), counts > 2.0 * statistics.noise / table.count_weight
 
 
-def targets(statistics: Statistics, table: Summary, gamma: float) -> dict[str, Gaussians]:
-    """The released Gaussians of every row of order 2."""
-    counts, known = counts_of(statistics, table)
+def targets(statistics: Sequence[Statistics], tables: Sequence[Summary], gamma: float) -> dict[str, Gaussians]:
+    """The released Gaussians of every row: means over all stages, each weighed by its precision."""
     found = {}
-    for row in table.rows:
-        if row.order == 2:
+    for row in tables[0].rows:
+        means, weights = [], []
+        for stage, table in zip(statistics, tables, strict=True):
+            counts, _ = counts_of(stage, table)
             member = membership(row, table).double()
-            total, seen = member @ counts, (member @ known.double()) > 0
-            sums = torch.from_numpy(statistics.sums[row.name]) / table.weights[row.name]
-            means, second = unpack(sums / total[:, None], row.dimensions)
-            found[row.name] = _single(fit(means, second, seen, gamma))
+            sums = torch.from_numpy(stage.sums[row.name]) / table.weights[row.name]
+            if "rows" in stage.centre:
+                place = table.columns[row.name]
+                sums = sums + member @ (counts[:, None] * torch.from_numpy(stage.centre["rows"])[:, place].double())
+            means.append(sums / (member @ counts)[:, None])
+            weights.append((table.weights[row.name] / stage.noise) ** 2 if stage.noise else 1.0)
+        shares = torch.tensor(weights, dtype=torch.float64) / sum(weights)
+        average = torch.einsum("s,sij->ij", shares, torch.stack(means))
+        seen = (membership(row, tables[0]).double() @ counts_of(statistics[0], tables[0])[1].double()) > 0
+        found[row.name] = _single(fit(*unpack(average, row.dimensions), seen, gamma))
     return found
 
 
@@ -165,18 +255,19 @@ def mismatch(
     for scope, weight in (("global", 1.0), ("some", class_weight)):
         parts = []
         for row in table.rows:
-            if row.order == 2 and (row.scope == "global") == (scope == "global"):
+            if (row.scope == "global") == (scope == "global"):
                 picked = membership(row, table).to(vectors) @ one_hot.T
                 share = picked / picked.sum(1, keepdim=True).clamp_min(1.0)
                 moved = share @ (vectors[:, table.columns[row.name]] / table.weights[row.name])
-                parts.append(divergence(wanted[row.name], *unpack(moved, row.dimensions)).mean())
+                gaps = divergence(wanted[row.name], *unpack(moved, row.dimensions))
+                parts.append(gaps.sum() / max(len(gaps), 1))  # none where all classes are lost in the noise
         if parts and weight:
             loss = loss + weight * torch.stack(parts).mean()
     return loss
 
 
 def synthesise(
-    statistics: Statistics,
+    statistics: Sequence[Statistics],
     method: MethodSettings,
     settings: SynthesisSettings,
     *,
@@ -184,60 +275,159 @@ def synthesise(
     shape: Shape,
     images_per_class: int,
     public_seed: int,
-    device: torch.device | None = None,
+    workshop: Workshop | None = None,
     progress: Progress = silent,
 ) -> SyntheticSet:
     """Optimise batches of images until there are `images_per_class` of every class, and label them."""
-    table = summary(method, _backbone(method.backbone, ""), len(classes), shape, public_seed)
-    wanted = targets(statistics, table, settings.eigenvalue_jitter)
-    found = teacher.from_statistics(statistics, table) if method.features else None
-    per_class = min(settings.batch_per_class, images_per_class)
+    workshop = workshop or Workshop()
+    per_class = max(2, min(settings.batch_per_class, images_per_class))
     batches = math.ceil(images_per_class / per_class)
-    made = []
-    for batch in range(batches):
-        generator = torch.Generator().manual_seed(subseed(public_seed, f"sps batch {batch}"))
-        labels = torch.arange(len(classes)).repeat_interleave(per_class)
+    task = ImageTask(statistics, method, settings, classes, shape, public_seed, per_class)
+    made = [part.reshape(len(classes), per_class, *shape) for part in workshop.make(task, range(batches), progress)]
+    pixels = np.concatenate(made, axis=1)[:, :images_per_class].reshape(-1, *shape)
+    labels = np.arange(len(classes)).repeat(images_per_class)
+    guide = task.guide
+    if guide is None:
+        return SyntheticSet(pixels, labels, classes)
+    soft = _chances(guide, pixels, workshop.kind)
+    known = counts_of(statistics[0], task.tables[0])[1].numpy()
+    for number in range(batches, batches + settings.redraws):
+        off = np.flatnonzero((soft.argmax(1) != labels) & known[labels])
+        if not len(off):
+            break
+        (spare,) = workshop.make(task, [number], progress, f"redrawing {len(off)} off-class images")
+        chances = _chances(guide, spare, workshop.kind)
+        for label in np.unique(labels[off]):
+            good = np.flatnonzero((task.labels.numpy() == label) & (chances.argmax(1) == label))
+            places = off[labels[off] == label][: len(good)]
+            pixels[places], soft[places] = spare[good[: len(places)]], chances[good[: len(places)]]
+    return SyntheticSet(pixels, labels, classes, soft if settings.soft_labels else None, guide)
 
-        def step_done(done: int, batch: int = batch) -> None:
-            progress("synthesising images", batch * settings.steps + done, batches * settings.steps)
 
-        made.append(_optimise(labels, table, wanted, found, settings, shape, generator, step_done))
-    images = torch.stack([part.view(len(classes), per_class, *shape) for part in made], 1)
-    images = images.reshape(len(classes), batches * per_class, *shape)[:, :images_per_class].reshape(-1, *shape)
-    labels = torch.arange(len(classes)).repeat_interleave(images_per_class)
-    pixels = (images * 255.0).round().to(torch.uint8)
-    soft = None
-    if settings.soft_labels and found is not None:
-        soft = teacher.soft_labels(found, table, pixels.float() / 255.0, labels).numpy()
-    return SyntheticSet(pixels.numpy(), labels.numpy(), classes, soft)
+def _chances(guide: Teacher, pixels: Pixels, device: str) -> NDArray[np.float32]:
+    """What the teacher takes the images for."""
+    return guide.probabilities(torch.from_numpy(pixels).to(device).float() / 255.0).cpu().numpy()
+
+
+@dataclass(frozen=True, eq=False)
+class ImageTask:
+    """What batches are made from, in this process or in another, which works out anew what follows from it."""
+
+    statistics: Sequence[Statistics]
+    method: MethodSettings
+    settings: SynthesisSettings
+    classes: tuple[str, ...]
+    shape: Shape
+    public_seed: int
+    per_class: int
+
+    def __getstate__(self) -> dict[str, object]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @property
+    def steps(self) -> int:
+        """Of one batch."""
+        return self.settings.steps
+
+    @property
+    def labels(self) -> Tensor:
+        """Of the images of every batch."""
+        return torch.arange(len(self.classes)).repeat_interleave(self.per_class)
+
+    @cached_property
+    def tables(self) -> list[Summary]:
+        """Of the stages."""
+        return _tables(self.statistics, self.method, self.classes, self.shape, self.public_seed)
+
+    @cached_property
+    def guide(self) -> Teacher | None:
+        """The classifier that the statistics contain, if they do."""
+        portrait = self.tables[0].portrait
+        if portrait is None:
+            return None
+        sha256 = _backbone(self.method.backbone, "").card.sha256
+        return Teacher(teacher.learn(self.statistics, self.tables), self.method.backbone, sha256, portrait)
+
+    @cached_property
+    def _goals(self) -> tuple[dict[str, Gaussians], Likeness | None]:
+        portrait = self.tables[0].portrait
+        wanted = targets(self.statistics, self.tables, self.settings.eigenvalue_jitter)
+        if portrait is None:
+            return wanted, None
+        return wanted, Likeness.of(teacher.moments_of(self.statistics[0], self.tables[0]), portrait)
+
+    def fingerprint(self, device: str) -> str:
+        """Of everything that decides a batch."""
+        facts = {
+            "method": self.method.model_dump(mode="json"),
+            "settings": self.settings.model_dump(mode="json", exclude={"soft_labels", "redraws"}),
+            "backbone": _backbone(self.method.backbone, "").card.sha256,
+            "classes": len(self.classes),
+            "shape": self.shape,
+            "seed": self.public_seed,
+            "per class": self.per_class,
+            "noise": [stage.noise for stage in self.statistics],
+            "device": device,
+        }
+        arrays = {
+            f"{number} {kind} {name}": array
+            for number, stage in enumerate(self.statistics)
+            for kind, group in (("sum", stage.sums), ("centre", stage.centre))
+            for name, array in group.items()
+        }
+        return fingerprint(facts, arrays)
+
+    def make(self, number: int, device: torch.device) -> Iterator[Canvas]:
+        """The canvas of batch `number`, after each step."""
+        generator = torch.Generator().manual_seed(subseed(self.public_seed, f"sps batch {number}"))
+        wanted, likeness = self._goals
+        canvas = Canvas(len(self.labels), self.shape, generator, device=device)
+        if likeness is not None and likeness.portrait.side:
+            canvas.sketch(likeness.portrait.pictures(likeness.draw(self.labels, generator)))
+        weights = None if self.guide is None else torch.from_numpy(self.guide.weights)
+        goals = (self.labels, self.tables[0], wanted, likeness, weights)
+        if device.type != "cpu":
+            goals = moved(goals, device)
+        return _optimise(canvas, *goals, self.settings, generator)
+
+    def preview(self, batches: Sequence[Pixels]) -> Image.Image:
+        """A grid with a row per class, from as many batches as have a place in it."""
+        shown = np.concatenate(batches[: math.ceil(10 / self.per_class)])
+        labels = self.labels.repeat(len(shown) // len(self.labels)).numpy()
+        return SyntheticSet(shown, labels, self.classes).preview(per_class=10)
 
 
 def _optimise(
+    canvas: Canvas,
     labels: Tensor,
     table: Summary,
     wanted: Mapping[str, Gaussians],
-    found: teacher.Teacher | None,
+    likeness: Likeness | None,
+    weights: Tensor | None,
     settings: SynthesisSettings,
-    shape: Shape,
     generator: torch.Generator,
-    step_done: object,
-) -> Tensor:
-    canvas = Canvas(len(labels), shape, generator)
+) -> Iterator[Canvas]:
     optimiser = torch.optim.Adam(canvas.levels, lr=settings.learning_rate, betas=(0.5, 0.9))
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, settings.steps)
+    average = None
     for step in range(settings.steps):
         images = canvas.images()
         # The jostling starts small: shapes form first, then they learn to survive it.
         strength = settings.jostling * min(1.0, 2.0 * step / settings.steps)
         seen = jostle(images, strength, settings.flips, generator)
-        vectors = table.clipped(table.vectors(seen))
+        vectors, portraits = table.measure(seen)
+        if settings.ema:
+            # Moments are linear in an image's vector, and it keeps its label: averaging vectors averages moments.
+            average = (vectors if average is None else average.lerp(vectors, 1.0 - settings.ema)).detach()
+            vectors = average + vectors - vectors.detach()  # the average's value, today's gradient
         loss = mismatch(vectors, labels, table, wanted, settings.class_weight)
-        if found is not None and settings.teacher_weight:
-            loss = loss + settings.teacher_weight * functional.cross_entropy(found.judge(vectors), labels)
+        if likeness is not None and portraits is not None and weights is not None:
+            gaps = likeness.gaps(portraits, labels)
+            loss = loss + settings.portrait_weight * gaps[0] + settings.picture_weight * gaps[1]
+            loss = loss + settings.teacher_weight * functional.cross_entropy(portraits @ weights.T, labels)
         loss = loss + settings.smoothness * roughness(images) + settings.range_weight * outside(images)
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         optimiser.step()
         schedule.step()
-        step_done(step + 1)  # type: ignore[operator]
-    return canvas.images().detach().clamp(0.0, 1.0)
+        yield canvas

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +15,16 @@ from dpdd.common.privacy.privatise import in_units
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """Sums over the records of one or more silos; `noise` is the standard deviation in every entry."""
+    """Sums over the records of one or more silos; `noise` is the standard deviation in every entry.
+
+    `centre` is what a later stage's request centred on. It is kept and never computed again: a silo that comes late
+    changes the sums of earlier stages, but not what the others were asked.
+    """
 
     sums: Mapping[str, NDArray[np.float64]]
     noise: float
     silos: int
+    centre: Mapping[str, NDArray] = field(default_factory=dict)
 
 
 def noise_in(event: Event) -> float:
@@ -27,9 +32,9 @@ def noise_in(event: Event) -> float:
     return math.fsum(part.sigma**2 for part in parts(event) if isinstance(part, Gaussian)) ** 0.5
 
 
-def of_one_silo(arrays: Mapping[str, NDArray], event: Event) -> Statistics:
+def of_one_silo(arrays: Mapping[str, NDArray], event: Event, centre: Mapping[str, NDArray] | None = None) -> Statistics:
     """The statistics in what one silo privatised: grid steps back to units."""
-    return Statistics({name: in_units(array) for name, array in arrays.items()}, noise_in(event), silos=1)
+    return Statistics({name: in_units(array) for name, array in arrays.items()}, noise_in(event), 1, centre or {})
 
 
 def lost_in_noise(counts: NDArray[np.float64], noise: NDArray[np.float64] | float) -> NDArray[np.bool_]:

@@ -1,13 +1,16 @@
 """What SPS measures of an image: a table of statistics, and the vector they make.
 
-Each row of the table looks at one place (a layer of the public backbone, its pooled features, or a thumbnail of the
-image itself), keeps a few random directions of it, squashes them to (-1, 1), and takes moments over the positions:
-m = mean z, and for rows of order 2 also the upper triangle of mean z zᵀ. A row is summed over all records, over each
-class, or over groups of classes. A new statistic is a new row.
+Each row of the table looks at one place (a layer of the public backbone, or a thumbnail of the image itself), keeps a
+few random directions of it, squashes them to (-1, 1), and takes moments over the positions: m = mean z, and the upper
+triangle of mean z zᵀ. A row is summed over all records, over each class, or over groups of classes. A new statistic is
+a new row. Beside the rows stands the `Portrait`: its class sums and its second moment, or, in later stages, what a
+classifier got wrong (`residual`).
 
-Scaling: entries lie in (-1, 1), so a row of width w has norm at most √w. The class part is weighted so that its
-largest norm equals the global part's (the paper's √S, with the number of groups that a record sits in counted), and the
-whole is divided by `clip` times its largest norm; then a record is clipped to norm 1.
+A record's norm is 1 in all. Its squares are shared out: `count_weight`² to the count, `row_share` to the rows (if there
+are any), and the rest to the portrait, half to the class sums and half to the second moment. Within the rows, entries
+lie in (-1, 1), so a row of width w has norm at most √w. The class part is weighted so that its largest norm equals the
+global part's (the paper's √S, with the number of groups that a record sits in counted), and the whole is divided by
+`clip` times its largest norm, then clipped.
 
 >>> import torch
 >>> z = torch.tensor([[[1.0, 3.0], [0.0, 2.0]]])           # one image, two directions, two positions
@@ -28,19 +31,30 @@ from torch import Tensor
 from torch.nn import functional
 
 from dpdd.common.models.tapped import FeatureNet
-from dpdd.common.privacy.clipping import Layout, Segment, class_segment, global_segment
+from dpdd.common.privacy.clipping import (
+    GRID,
+    Layout,
+    Segment,
+    class_segment,
+    factor_reach,
+    global_segment,
+    product_segment,
+)
 from dpdd.common.randomness import gaussians, uniforms
+from dpdd.common.synthesis.portrait import Portrait
 
 Scope = Literal["global", "class", "group"]
-THUMBNAIL, FEATURES = -1, -2
+THUMBNAIL = -1
+CLASS_SUMS, SECOND_MOMENT, RESIDUAL, COUNT = "class-portrait", "portrait-moment", "residual", "count"
+RECENTRED = 0.5
+"""Later stages clip to so much of the first one's norm, as they sum differences from a centre."""
 MOST_POSITIONS = 200
 """Moments of large maps are taken over a regular grid of about so many positions: less work, the same law."""
-_PLACES = {THUMBNAIL: "thumbnail", FEATURES: "features"}
 
 
 @dataclass(frozen=True)
 class Row:
-    """One statistic: where (a layer, `THUMBNAIL`, `FEATURES`), how many dimensions, over whom, up to which moment.
+    """One statistic: where (a layer, or `THUMBNAIL`), how many dimensions, over whom.
 
     `weight` is its share of the contribution, and so how little noise it gets, beside the other rows of its scope.
     """
@@ -48,18 +62,17 @@ class Row:
     place: int
     dimensions: int
     scope: Scope
-    order: Literal[1, 2] = 2
     weight: float = 1.0
 
     @property
     def name(self) -> str:
         """Its name in a release."""
-        return f"{self.scope}-{_PLACES.get(self.place) or f'layer-{self.place:02d}'}"
+        return f"{self.scope}-{'thumbnail' if self.place == THUMBNAIL else f'layer-{self.place:02d}'}"
 
     @property
     def width(self) -> int:
-        """Numbers per record: first moments, and for order 2 the upper triangle of second ones."""
-        return self.dimensions if self.order == 1 else self.dimensions * (self.dimensions + 3) // 2
+        """Numbers per record: first moments, and the upper triangle of second ones."""
+        return self.dimensions * (self.dimensions + 3) // 2
 
 
 @dataclass(frozen=True)
@@ -93,7 +106,10 @@ def make_groups(classes: int, count: int, size: int, seed: int) -> Groups:
 
 @dataclass(frozen=True, eq=False)
 class Summary:
-    """A table of statistics on a backbone, for a number of classes: everything public about an SPS release."""
+    """A table of statistics on a backbone, for a number of classes: everything public about a stage of an SPS release.
+
+    `stage` 0 has the portrait's class sums and second moment; later stages have its residuals under a classifier.
+    """
 
     rows: tuple[Row, ...]
     network: FeatureNet
@@ -102,11 +118,36 @@ class Summary:
     clip: float
     count_weight: float
     groups: Groups | None = None
+    portrait: Portrait | None = None
+    row_share: float = 0.5
+    stage: int = 0
 
     @cached_property
     def layout(self) -> Layout:
-        """The released sums: one segment per row of the table, and the class counts."""
-        return Layout((*(self._segment(row) for row in self.rows), class_segment("count", 1, self.classes)))
+        """The released sums: one segment per row of the table, what belongs to the portrait, and the class counts."""
+        return Layout((*(self._segment(row) for row in self.rows), *self._of_portrait, self._count))
+
+    @cached_property
+    def _count(self) -> Segment:
+        return class_segment(COUNT, 1, self.classes)
+
+    @cached_property
+    def _of_portrait(self) -> tuple[Segment, ...]:
+        if self.portrait is None:
+            return ()
+        size, share = self.portrait.dimensions, 1.0 - self.count_weight**2 - self._row_share
+        if self.stage:
+            return (product_segment(RESIDUAL, self.classes, size, self.classes, math.sqrt(share)),)
+        half = math.sqrt(share / 2.0)
+        moment = product_segment(SECOND_MOMENT, size, size, self.classes, half)
+        return class_segment(CLASS_SUMS, size, self.classes), moment
+
+    @property
+    def _row_share(self) -> float:
+        """The part of a record's squared norm that the rows have."""
+        if self.portrait is None:
+            return 1.0 - self.count_weight**2
+        return self.row_share if self.rows else 0.0
 
     def _segment(self, row: Row) -> Segment:
         if row.scope == "global":
@@ -125,55 +166,62 @@ class Summary:
 
     @cached_property
     def weights(self) -> dict[str, float]:
-        """What each row's entries are multiplied by, so that `clip` × the largest norm becomes √(1 - count_weight²)."""
+        """What each released number is multiplied by; rows so that `clip` × the largest norm becomes their share."""
         everyone = sum(row.width * row.weight**2 for row in self.rows if row.scope == "global")
         some = sum(row.width * row.weight**2 * self.copies(row) for row in self.rows if row.scope != "global")
         balance = math.sqrt(everyone / some) if everyone and some else 1.0
-        largest = math.sqrt(everyone + some * balance**2)
-        room = math.sqrt(1.0 - self.count_weight**2)
-        unit = room / (self.clip * largest)
-        return {r.name: r.weight * (unit if r.scope == "global" else unit * balance) for r in self.rows}
+        clip = self.clip * RECENTRED if self.stage else self.clip
+        unit = math.sqrt(self._row_share) / (clip * math.sqrt(everyone + some * balance**2)) if self.rows else 0.0
+        found = {r.name: r.weight * (unit if r.scope == "global" else unit * balance) for r in self.rows}
+        for segment in self._of_portrait:
+            if segment.factors is None:
+                found[segment.name] = math.sqrt((1.0 - self.count_weight**2 - self._row_share) / 2.0)
+            else:
+                found[segment.name] = factor_reach(segment, 0) * factor_reach(segment, 1) / GRID
+        return {**found, COUNT: self.count_weight}
 
     @cached_property
     def columns(self) -> dict[str, slice]:
         """Where each row lies in a record's vector."""
-        return dict(zip((s.name for s in self.layout.segments), self.layout.columns(), strict=True))
+        return dict(zip((s.name for s in self.layout.plain), self.layout.columns(), strict=True))
 
-    def vectors(self, images: Tensor) -> Tensor:
-        """One vector per image (without its count), weighted, not yet clipped; differentiable."""
+    def measure(self, images: Tensor, centre: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """The rows' vector of each image, weighted and clipped, and its portrait; differentiable.
+
+        In later stages it is clipped as in the first, so that all stages sum the same thing; then its `centre` is
+        taken off, and the rest is clipped again.
+        """
         taps: list[Tensor] = []
-        features = self.network.features(images, taps.append)
+        features = self.network.features(images, taps.append if self.rows else None)
         seen: dict[tuple[int, int], Tensor] = {}  # global and class rows of one place share their moments
-        parts = []
+        parts = [images.new_zeros(len(images), 0)]
         for row in self.rows:
             key = (row.place, row.dimensions)
             if key not in seen:
-                order = max(other.order for other in self.rows if (other.place, other.dimensions) == key)
-                seen[key] = moments(self._directions(row, images, taps, features), order)
-            parts.append(seen[key][:, : row.width] * self.weights[row.name])
-        return torch.cat(parts, dim=1)
+                seen[key] = moments(self._directions(row, images, taps))
+            parts.append(seen[key] * self.weights[row.name])
+        portrait = None if self.portrait is None else self.portrait.of(self.network, images, features)
+        room = math.sqrt(self._row_share)
+        vectors = self._clipped(torch.cat(parts, dim=1), room / RECENTRED if self.stage else room)
+        return vectors if centre is None else self._clipped(vectors - centre, room), portrait
 
-    def _directions(self, row: Row, images: Tensor, taps: list[Tensor], features: Tensor) -> Tensor:
+    def _directions(self, row: Row, images: Tensor, taps: list[Tensor]) -> Tensor:
         """z of a row: (images, directions, positions), in (-1, 1)."""
         if row.place == THUMBNAIL:
             small = functional.adaptive_avg_pool2d(images.mean(1, keepdim=True), math.isqrt(row.dimensions))
             return small.flatten(1)[:, :, None]
-        if row.place == FEATURES:
-            places = features[:, :, None]
-        else:
-            tap = taps[row.place]
-            stride = max(1, round(math.sqrt(tap.shape[2] * tap.shape[3] / MOST_POSITIONS)))
-            places = tap[:, :, ::stride, ::stride].flatten(2)
+        tap = taps[row.place]
+        stride = max(1, round(math.sqrt(tap.shape[2] * tap.shape[3] / MOST_POSITIONS)))
+        places = tap[:, :, ::stride, ::stride].flatten(2)
         projection = _projection(self.seed, row.place, row.dimensions, places.shape[1]).to(places)
         return torch.tanh(0.5 * (projection @ places))  # 2·sigmoid(·) - 1
 
-    def clipped(self, vectors: Tensor) -> Tensor:
-        """Vectors of norm at most √(1 - count_weight²), where a record in several groups counts that often."""
+    def _clipped(self, vectors: Tensor, room: float) -> Tensor:
+        """Vectors of norm at most `room`, where a record in several groups counts that often."""
         squares = vectors.new_zeros(len(vectors))
         for row in self.rows:
             squares = squares + self.copies(row) * vectors[:, self.columns[row.name]].square().sum(1)
-        room = math.sqrt(1.0 - self.count_weight**2)
-        return vectors * (room / squares.sqrt().clamp_min(room))[:, None]
+        return vectors * (room / squares.sqrt().clamp_min(max(room, 1e-12)))[:, None]
 
 
 @lru_cache(maxsize=128)
@@ -184,11 +232,9 @@ def _projection(seed: int, place: int, dimensions: int, channels: int) -> Tensor
         return torch.from_numpy(drawn.astype(np.float32))
 
 
-def moments(z: Tensor, order: int = 2) -> Tensor:
+def moments(z: Tensor) -> Tensor:
     """First moments and upper triangle of second moments, over the positions of z (images, directions, positions)."""
     first = z.mean(2)
-    if order == 1:
-        return first
     second = z @ z.transpose(1, 2) / z.shape[2]
     rows, columns = torch.triu_indices(z.shape[1], z.shape[1], device=z.device)
     upper = second.flatten(1).index_select(1, rows * z.shape[1] + columns)

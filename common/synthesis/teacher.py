@@ -1,73 +1,207 @@
-"""A classifier that the released statistics already contain: linear discriminants on the backbone's pooled features.
+"""A classifier that the releases already contain, at no further privacy cost: linear in the portrait of an image.
 
-The class sums give class means, the global second moments the total covariance; what the class means explain is taken
-off it, and the rest is shrunk towards a multiple of the identity as far as the noise demands. It costs no further
-privacy: it is post-processing. Its probabilities are soft labels for synthetic images.
+The first stage has all that ridge regression needs: class sums S and the second moment Q of the portraits. Later stages
+release, summed over records, the outer product of (probabilities - truth) and portrait: the gradient of the logistic
+loss at the classifier so far. Each gives one Newton step, with Q (shrunk as far as its noise demands) for a Hessian.
+
+Its probabilities are labels for synthetic images, for augmentations and mixtures of them, and for anything else.
+
+>>> import numpy as np
+>>> teacher = Teacher(np.eye(2, 3, dtype=np.float32), "scatter28", "", Portrait(features=2, side=0, channels=1))
+>>> teacher.classes
+2
 """
 
 from __future__ import annotations
 
+import json
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 from torch import Tensor
 
-from dpdd.common.synthesis.summary import FEATURES, Row, Summary, unpack
+from dpdd.common.errors import DataError
+from dpdd.common.models import backbone as backbones
+from dpdd.common.synthesis.dataset import TEACHER
+from dpdd.common.synthesis.portrait import Portrait
+from dpdd.common.synthesis.summary import CLASS_SUMS, COUNT, RESIDUAL, SECOND_MOMENT, Summary
 
 if TYPE_CHECKING:
+    from dpdd.common.models.tapped import FeatureNet
     from dpdd.common.synthesis.statistics import Statistics
+
+SHARPNESS = 10.0
+"""Ridge regression gives scores around 0 to 1; logits are so many times that."""
+SHRINKAGE = 0.5
+"""Share of the noise's spectral norm that goes onto the diagonal of the second moment."""
+CURVATURE = 0.05
+"""Mean of p(1 - p) that the Newton steps assume: records that are still undecided."""
+RESIDUAL_CLIP = 0.6
+"""Norm that a record's (probabilities - truth) is clipped to, so that the surely wrong do not decide it all."""
 
 
 @dataclass(frozen=True, eq=False)
 class Teacher:
-    """Scores are linear in an image's squashed features."""
+    """Weights (classes, portrait) and the backbone that they are for."""
 
-    weights: Tensor  # (classes, dimensions)
-    offsets: Tensor  # (classes)
-    columns: slice
-    scale: float
+    weights: NDArray[np.float32]
+    backbone: str
+    backbone_sha256: str
+    portrait: Portrait
 
-    def judge(self, clipped: Tensor) -> Tensor:
-        """Unnormalised log probabilities of the classes for clipped vectors; differentiable."""
-        return (clipped[:, self.columns] / self.scale) @ self.weights.T + self.offsets
+    @property
+    def classes(self) -> int:
+        """How many it tells apart."""
+        return len(self.weights)
 
-    def scores(self, table: Summary, images: Tensor, batch: int = 500) -> Tensor:
-        """The same for images."""
+    @cached_property
+    def _network(self) -> FeatureNet:
+        return backbones.load(self.backbone, self.backbone_sha256 or None).network
+
+    def logits(self, images: Tensor) -> Tensor:
+        """Unnormalised log probabilities for images in [0, 1]; differentiable."""
+        network = self._network.to(images.device)
+        portraits = self.portrait.of(network, images, network.features(images))
+        return portraits @ torch.from_numpy(self.weights).to(portraits).T
+
+    def probabilities(self, images: Tensor, batch: int = 500) -> Tensor:
+        """Labels for many images."""
         with torch.inference_mode():
-            return torch.cat([self.judge(table.clipped(table.vectors(part))) for part in images.split(batch)])
+            return torch.cat([torch.softmax(self.logits(part), 1) for part in images.split(batch)])
+
+    def save(self, folder: Path) -> None:
+        """Write ``teacher.safetensors`` into `folder`."""
+        portrait = [self.portrait.features, self.portrait.side, self.portrait.channels]
+        about = {"backbone": self.backbone, "sha256": self.backbone_sha256, "portrait": portrait}
+        weights = {"weights": np.ascontiguousarray(self.weights)}
+        save_file(weights, folder / TEACHER, metadata={"dpdd": json.dumps(about, sort_keys=True)})
+
+    @classmethod
+    def load(cls, folder: Path) -> Teacher | None:
+        """The teacher in `folder`, if there is one."""
+        path = folder / TEACHER
+        if not path.exists():
+            return None
+        try:
+            with safe_open(path, framework="numpy") as file:
+                about = json.loads(file.metadata()["dpdd"])
+                weights, portrait = file.get_tensor("weights"), Portrait(*about["portrait"])
+                if weights.dtype != np.float32 or weights.shape != (len(weights), portrait.dimensions):
+                    raise ValueError(f"its weights are {weights.dtype} of shape {weights.shape}")
+                if not np.isfinite(weights).all():
+                    raise ValueError("its weights are not finite")
+                return cls(weights, about["backbone"], about["sha256"], portrait)
+        except (SafetensorError, KeyError, TypeError, ValueError) as error:
+            raise DataError(f"{path}: this is not a teacher of a dpdd dataset ({error})") from None
 
 
-def from_statistics(statistics: Statistics, table: Summary) -> Teacher:
-    """Linear discriminants from noisy sums."""
-    everyone, some = _row(table, "global"), _row(table, "class")
-    counts = torch.from_numpy(statistics.sums["count"][:, 0] / table.count_weight).clamp_min(1.0)
-    scale = table.weights[everyone.name]
-    total = counts.sum()
-    mean, second = unpack(torch.from_numpy(statistics.sums[everyone.name]) / scale / total, everyone.dimensions)
-    means = torch.from_numpy(statistics.sums[some.name]) / table.weights[some.name] / counts[:, None]
-    shares = counts / total
-    covariance = second[0] - torch.einsum("c,ci,cj->ij", shares, means, means)
-    values, vectors = torch.linalg.eigh(covariance)
-    # Noise of standard deviation s in a symmetric D x D matrix has eigenvalues up to 2s√D: below that there is nothing.
-    noise = 2.0 * statistics.noise / scale / float(total) * everyone.dimensions**0.5
-    floor = max(noise, 0.02 * float(values.clamp_min(0.0).mean()), 1e-8)
-    inverse = vectors @ torch.diag(1.0 / values.clamp_min(0.0).add(floor)) @ vectors.T
-    weights = (means - mean) @ inverse
-    offsets = -0.5 * torch.einsum("ci,ci->c", weights, means + mean) + shares.log()
-    return Teacher(weights.float(), offsets.float(), table.columns[some.name], table.weights[some.name])
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """What the first stage says of the portraits: noisy class means, counts, and the second moment over everybody.
+
+    `noise` is the standard deviation in an entry of the (symmetric) second moment, and `mean_noise` in an entry of each
+    class mean; `known` says which classes stand out of the noise.
+    """
+
+    means: Tensor  # (classes, D)
+    counts: Tensor  # (classes)
+    second: Tensor  # (D, D)
+    noise: float
+    mean_noise: Tensor  # (classes)
+    known: Tensor  # (classes)
+
+    @property
+    def shares(self) -> Tensor:
+        """Of the classes, in all records."""
+        return self.counts / self.counts.sum()
+
+    @cached_property
+    def within(self) -> Tensor:
+        """The covariance around the class means; what their own noise takes off it is put back."""
+        shares = torch.where(self.known, self.shares, 0.0)
+        around = self.second - (self.means.T * shares) @ self.means
+        return around + (shares * self.mean_noise.square()).sum() * torch.eye(len(around), dtype=around.dtype)
+
+    @property
+    def spectral_noise(self) -> float:
+        """The largest eigenvalue that the noise alone would give the second moment."""
+        return 2.0 * self.noise * math.sqrt(len(self.second))
 
 
-def soft_labels(found: Teacher, table: Summary, images: Tensor, labels: Tensor) -> Tensor:
-    """The teacher's probabilities, at the temperature that makes the intended labels most likely."""
-    scores = found.scores(table, images)
-    best, chosen = -float("inf"), 1.0
-    for temperature in (0.5, 0.7, 1.0, 1.4, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0):
-        fit = float(torch.log_softmax(scores / temperature, 1).gather(1, labels[:, None]).mean())
-        if fit > best:
-            best, chosen = fit, temperature
-    return torch.softmax(scores / chosen, 1)
+def moments_of(statistics: Statistics, table: Summary) -> Moments:
+    """The portrait's moments, from the first stage."""
+    assert table.portrait is not None
+    counts = torch.from_numpy(statistics.sums[COUNT][:, 0] / table.weights[COUNT])
+    known, counts = counts > 2.0 * statistics.noise / table.weights[COUNT], counts.clamp_min(1.0)
+    sums = torch.from_numpy(statistics.sums[CLASS_SUMS] / table.weights[CLASS_SUMS])
+    size = table.portrait.dimensions
+    second = torch.from_numpy(statistics.sums[SECOND_MOMENT] / table.weights[SECOND_MOMENT]).view(size, size)
+    total = float(counts.sum())
+    noise = statistics.noise / table.weights[SECOND_MOMENT] / total / math.sqrt(2.0)
+    mean_noise = statistics.noise / table.weights[CLASS_SUMS] / counts
+    return Moments(sums / counts[:, None], counts, (second + second.T) / (2.0 * total), noise, mean_noise, known)
 
 
-def _row(table: Summary, scope: str) -> Row:
-    return next(row for row in table.rows if row.place == FEATURES and row.scope == scope)
+def learn(statistics: Sequence[Statistics], tables: Sequence[Summary]) -> NDArray[np.float32]:
+    """The weights, from all stages so far."""
+    first = moments_of(statistics[0], tables[0])
+    values, vectors = torch.linalg.eigh(first.second)
+    amount = max(SHRINKAGE * first.spectral_noise, 1e-3 * float(values.clamp_min(0.0).mean()))
+    inverse = (vectors / (values.clamp_min(0.0) + amount)) @ vectors.T
+    joint = first.means * first.shares[:, None]
+    weights = SHARPNESS * (joint - joint.mean(0)) @ inverse
+    for stage, table in zip(statistics[1:], tables[1:], strict=True):
+        total = float(np.maximum(stage.sums[COUNT] / table.weights[COUNT], 1.0).sum())
+        gradient = torch.from_numpy(stage.sums[RESIDUAL] / table.weights[RESIDUAL]).view(weights.shape)
+        start = torch.from_numpy(np.asarray(stage.centre["teacher"], dtype=np.float64))
+        weights = start - (RESIDUAL_CLIP / CURVATURE / total) * gradient @ inverse
+    return weights.float().numpy()
+
+
+def residuals(portraits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+    """(probabilities - truth) of records, clipped to `RESIDUAL_CLIP`, in units of it.
+
+    Logits are added up record by record: a matrix product rounds differently at the edges of its tiles, and a large
+    enough classifier would turn that into answers that depend on a record's place in its batch.
+    """
+    wrong = torch.softmax(torch.stack([(portraits * row).sum(1) for row in weights], 1), 1)
+    wrong[torch.arange(len(labels)), labels] -= 1.0
+    return wrong / wrong.norm(dim=1, keepdim=True).clamp_min(RESIDUAL_CLIP)
+
+
+def lessons(images: Tensor, count: int, jostling: float, generator: torch.Generator) -> Tensor:
+    """`count` pictures to learn from: jostled images, blends of two, and collages of two, at random contrast."""
+    from dpdd.common.synthesis.canvas import jostle
+
+    height, width = images.shape[2:]
+    made = []
+    for number in range(math.ceil(count / 100)):
+        one, other = (
+            jostle(images[torch.randint(len(images), (100,), generator=generator)], jostling, False, generator)
+            for _ in range(2)
+        )
+        if number % 3 == 1:
+            one = one.lerp(other, 0.5 * torch.rand(100, 1, 1, 1, generator=generator))
+        elif number % 3 == 2:
+            sides = [
+                int(torch.randint(side // 7, 5 * side // 7, (1,), generator=generator)) for side in (height, width)
+            ]
+            top, left = (
+                int(torch.randint(side - part, (1,), generator=generator))
+                for side, part in zip((height, width), sides, strict=True)
+            )
+            patch = (..., slice(top, top + sides[0]), slice(left, left + sides[1]))
+            one[patch] = other[patch]
+        floor = 0.3 * torch.rand(100, 1, 1, 1, generator=generator)  # faint things vanish, as in clean pictures
+        gain = 0.7 + 0.8 * torch.rand(100, 1, 1, 1, generator=generator)
+        made.append(((one - floor) * gain).clamp(0.0, 1.0))
+    return torch.cat(made)[:count]

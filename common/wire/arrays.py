@@ -8,7 +8,7 @@ array([0, 1, 2])
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,17 +41,24 @@ def from_wire(messages: Iterable[array_pb2.Array]) -> dict[str, NDArray]:
     """Read-only arrays by name; WireError when a size, a name or a dtype is off."""
     arrays: dict[str, NDArray] = {}
     for message in messages:
-        name = check_name("array name", message.name)
-        check(name not in arrays, f"two arrays are called {name}")
-        dtype = _DTYPES.get(message.dtype)
-        if dtype is None:
-            check(False, f"array {name} has an unknown dtype ({message.dtype})")
-            continue
-        check(len(message.shape) <= 8, f"array {name} has {len(message.shape)} dimensions; 8 is the most")
-        size = math.prod(message.shape) * dtype.itemsize
-        check(size == len(message.data), f"array {name} announces {size} bytes and has {len(message.data)}")
+        dtype = check_array(message, len(message.data), arrays)
+        arrays[message.name] = np.frombuffer(message.data, dtype=dtype).reshape(tuple(message.shape))
+    return arrays
+
+
+def check_array(message: array_pb2.Array, length: int, names: Container[str]) -> np.dtype:
+    """The dtype of an array whose data has `length` bytes; WireError when a size, a name or a dtype is off."""
+    name = check_name("array name", message.name)
+    check(name not in names, f"two arrays are called {name}")
+    dtype = _DTYPES.get(message.dtype)
+    if dtype is None:
+        raise WireError(f"array {name} has an unknown dtype ({message.dtype})")
+    check(len(message.shape) <= 8, f"array {name} has {len(message.shape)} dimensions; 8 is the most")
+    size = math.prod(message.shape) * dtype.itemsize
+    check(size == length, f"array {name} announces {size} bytes and has {length}")
+    if size == 0:
         try:
-            arrays[name] = np.frombuffer(message.data, dtype=dtype).reshape(tuple(message.shape))
+            np.empty(0, dtype).reshape(tuple(message.shape))
         except ValueError:  # no entries, but extents whose product no array can have
             raise WireError(f"array {name} has the impossible shape {tuple(message.shape)}") from None
-    return arrays
+    return dtype

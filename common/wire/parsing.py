@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar, cast
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -24,6 +24,7 @@ from dpdd.common.errors import WireError
 
 MOST_FIELDS = 20_000
 MOST_BYTES = 1 << 30
+MOST_HEADER = 1 << 20
 
 M = TypeVar("M", bound=Message)
 
@@ -92,6 +93,52 @@ def shown(text: str) -> str:
     """Foreign text, safe to print in one line."""
     clean = "".join(c if c.isprintable() else "?" for c in text[:80])
     return repr(clean + ("…" if len(text) > 80 else ""))
+
+
+def spans(data: memoryview) -> Iterator[tuple[int, int, int, int]]:
+    """The fields of one message: number, where the field starts, where its content starts, where it ends.
+
+    Reads tags and lengths only, so a message in a mapped file costs no memory. WireError when the framing is broken.
+    """
+    at, end = 0, len(data)
+    try:
+        while at < end:
+            start = at
+            tag, at = _varint(data, at)
+            content = at
+            match tag & 7:
+                case 0:
+                    _, at = _varint(data, at)
+                case 1:
+                    at += 8
+                case 2:
+                    length, content = _varint(data, at)
+                    at = content + length
+                case 5:
+                    at += 4
+                case _:
+                    raise _Broken(f"field {tag >> 3} has the wrong type")
+            if at > end:
+                raise _Broken("a field ends in the middle")
+            yield tag >> 3, start, content, at
+    except _Broken as error:
+        raise WireError(f"not a message: {error}") from None
+
+
+def without(data: memoryview, number: int, *, most: int) -> tuple[bytes, list[tuple[int, int]]]:
+    """A message without its (length-delimited) fields `number`, and where their contents lie.
+
+    The former is small and can be parsed; the latter are left where they are. With `most` = 1 there is always one.
+    """
+    rest, found = bytearray(), []
+    for field, start, content, end in spans(data):
+        if field != number or data[start] & 7 != _LENGTH:
+            rest += data[start:end]
+            check(len(rest) <= MOST_HEADER, f"a message with more than {MOST_HEADER} bytes beside its large fields")
+        else:
+            found.append((content, end))
+            check(len(found) <= most, f"a message with more than {most} large fields of one kind")
+    return bytes(rest), found or [(len(data), len(data))] * (most == 1)
 
 
 class _Broken(Exception):

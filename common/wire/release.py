@@ -6,22 +6,26 @@ Neither way accepts arrays, so there is no way to build one from clean sums.
 
 from __future__ import annotations
 
+import hashlib
+import mmap
 from collections.abc import Mapping
 from dataclasses import InitVar, dataclass
+from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from numpy.typing import NDArray
 
-from dpdd.common.errors import IntegrityError
+from dpdd.common.config import one_line
+from dpdd.common.errors import IntegrityError, WireError
 from dpdd.common.privacy.accounting import Guarantee
 from dpdd.common.privacy.events import Event
 from dpdd.common.privacy.privatise import Privatised
-from dpdd.common.wire.arrays import from_wire, to_wire
-from dpdd.common.wire.parsing import check, check_name, parse
+from dpdd.common.wire.arrays import check_array, from_wire, to_wire
+from dpdd.common.wire.parsing import MOST_BYTES, MOST_FIELDS, check, check_name, parse, without
 from dpdd.common.wire.privacy import event_from_wire, event_to_wire, guarantee_from_wire, guarantee_to_wire
 from dpdd.common.wire.request import Kind, ReleaseRequest
-from dpdd.v1 import release_pb2
+from dpdd.v1 import array_pb2, release_pb2
 
 _PREFIX = b"dpdd release v1\0"
 _ONLY_HERE = object()
@@ -99,6 +103,10 @@ def release_of(
 def decode_release(data: bytes) -> Release:
     """Any bytes to a checked release, or one WireError."""
     message = parse(release_pb2.Release, data)
+    return _checked(message, from_wire(message.arrays))
+
+
+def _checked(message: release_pb2.Release, arrays: Mapping[str, NDArray]) -> Release:
     check(len(message.request_id) == 32, "a release names its request by the 32 bytes of a SHA-256")
     check(len(message.ledger_entry) == 32, "a release names its ledger entry by the 32 bytes of a SHA-256")
     check(0.0 <= message.distance <= 1.0, f"a statistical distance of {message.distance}")
@@ -109,7 +117,7 @@ def decode_release(data: bytes) -> Release:
         silo=check_name("silo", message.silo),
         method=check_name("method", message.method),
         kind=Kind.from_wire(message.kind),
-        arrays=from_wire(message.arrays),
+        arrays=arrays,
         event=event_from_wire(message.event),
         guarantee=guarantee_from_wire(message.guarantee),
         distance=message.distance,
@@ -126,7 +134,7 @@ def sign(release: Release, key: Ed25519PrivateKey) -> bytes:
     payload = release.encode()
     message = release_pb2.SignedRelease(
         release=payload,
-        signature=key.sign(_PREFIX + payload),
+        signature=key.sign(_PREFIX + _digest(payload)),
         public_key=key.public_key().public_bytes_raw(),
     )
     return message.SerializeToString(deterministic=True)
@@ -135,14 +143,109 @@ def sign(release: Release, key: Ed25519PrivateKey) -> bytes:
 def open_signed(data: bytes, trusted: bytes | None = None) -> Release:
     """The release inside `data`; IntegrityError unless its signature holds, and by `trusted` where that is given."""
     message = parse(release_pb2.SignedRelease, data)
+    _check_signature(message, _digest(message.release), trusted)
+    return decode_release(message.release)
+
+
+def _digest(payload: bytes) -> bytes:
+    return hashlib.sha256(release_pb2.SignedRelease(release=payload).SerializeToString()).digest()
+
+
+class StreamHash:
+    """The SHA-256 of a signed release as it streams by, and on the way the one that its signature is over.
+
+    >>> seen = StreamHash()
+    >>> seen.update(memoryview(b"\\x0a\\x03abc" + b"the rest"))
+    >>> seen.signed == hashlib.sha256(b"\\x0a\\x03abc").digest()
+    True
+    """
+
+    def __init__(self) -> None:
+        self._hash, self._at, self._head = hashlib.sha256(), 0, b""
+        self._boundary: int | None = None
+        self.signed = b""
+
+    def update(self, data: memoryview) -> None:
+        """The next bytes, whatever their number."""
+        if self._boundary is None:
+            self._head += bytes(data[: 16 - len(self._head)])
+            self._boundary = _end_of_first_field(self._head)
+        boundary = self._boundary
+        if not self.signed and boundary is not None and boundary <= self._at + len(data) and boundary >= self._at:
+            self._hash.update(data[: boundary - self._at])
+            self.signed = self._hash.copy().digest()
+            self._hash.update(data[boundary - self._at :])
+        else:
+            self._hash.update(data)
+        self._at += len(data)
+
+    def hexdigest(self) -> str:
+        """Of everything."""
+        return self._hash.hexdigest()
+
+
+def _end_of_first_field(head: bytes) -> int | None:
+    """Where the field `release` ends, from the first bytes of a SignedRelease; None when they are too few or wrong."""
+    if head[:1] != b"\x0a":
+        return None
+    length = 0
+    for index, byte in enumerate(head[1:]):
+        length |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            return 2 + index + length
+    return None
+
+
+@dataclass(frozen=True)
+class Stated:
+    """Who a signed release on disk says it is from, and what it answers."""
+
+    silo: str
+    request_id: str
+
+
+def inspect_signed(path: Path, trusted: bytes, signed: bytes) -> Stated:
+    """What `open_signed` checks, on a file and in memory that does not grow with it: no array is loaded.
+
+    `signed` is what `StreamHash` found on the way to the file.
+    """
+    try:
+        with (
+            path.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+            memoryview(mapped) as data,
+        ):
+            return _inspect(data, trusted, signed)
+    except (OSError, ValueError) as error:  # ValueError: nothing to map in an empty file
+        raise WireError(f"not a release: {one_line(error)}") from None
+
+
+def _inspect(data: memoryview, trusted: bytes, signed: bytes) -> Stated:
+    check(len(data) <= MOST_BYTES, f"a release of {len(data)} bytes; {MOST_BYTES} is the most")
+    rest, (inside,) = without(data, 1, most=1)
+    check(_end_of_first_field(bytes(data[:16])) == inside[1], "a signed release starts with the release")
+    _check_signature(parse(release_pb2.SignedRelease, rest), signed, trusted)
+    with data[inside[0] : inside[1]] as release:
+        rest, arrays = without(release, 5, most=MOST_FIELDS)
+        names: set[str] = set()
+        for start, end in arrays:
+            with release[start:end] as array:
+                head, contents = without(array, 4, most=1)
+                message = parse(array_pb2.Array, head)
+                check_array(message, sum(end - start for start, end in contents), names)
+                names.add(message.name)
+        found = _checked(parse(release_pb2.Release, rest), {})
+    return Stated(found.silo, found.request_id)
+
+
+def _check_signature(message: release_pb2.SignedRelease, digest: bytes, trusted: bytes | None) -> None:
     check(len(message.public_key) == 32 and len(message.signature) == 64, "a signature of the wrong length")
     if trusted is not None and message.public_key != trusted:
         raise IntegrityError("the release is signed by another key than this silo's")
     try:
-        Ed25519PublicKey.from_public_bytes(message.public_key).verify(message.signature, _PREFIX + message.release)
+        Ed25519PublicKey.from_public_bytes(message.public_key).verify(message.signature, _PREFIX + digest)
     except (InvalidSignature, ValueError):
         raise IntegrityError("the release's signature does not match its bytes") from None
-    return decode_release(message.release)
 
 
 def signer_of(data: bytes) -> bytes:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from typing import Any
@@ -76,6 +76,10 @@ class ReleaseRequest:
     def id(self) -> str:
         """SHA-256 of the canonical bytes, in hexadecimal."""
         return hashlib.sha256(self._bytes).hexdigest()
+
+    def first_stage(self) -> ReleaseRequest:
+        """The request for stage 0 of the same thing; what a silo reserves for that one covers every stage."""
+        return replace(self, stage=0, centre={})
 
     @cached_property
     def _bytes(self) -> bytes:

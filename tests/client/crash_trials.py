@@ -14,11 +14,16 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
 
 from dpdd.client.silo import Silo
 from dpdd.common.wire.answer import SignedReleaseBytes
 from dpdd.common.wire.release import open_signed
+from dpdd.common.wire.request import ReleaseRequest
+from tests import staged
 from tests.client.silos import make_request, make_silo
 
 STEPS = ("reserving", "reading", "summing statistics", "adding noise", "writing", "committing")
@@ -33,8 +38,7 @@ def main(folder: Path, kills: int, seed: int) -> None:
     while done < kills:
         silo_number += 1
         home = folder / f"silo-{silo_number}"
-        make_silo(home, seed=silo_number)
-        request = make_request(run=f"run-{silo_number}")
+        request = start(home, silo_number)
         for _ in range(chance.randint(1, 4)):
             if done == kills:
                 break
@@ -42,9 +46,21 @@ def main(folder: Path, kills: int, seed: int) -> None:
             step = struck_step(home, request.encode(), usual, chance)
             struck[step] = struck.get(step, 0) + 1
             done += 1
-            check_remains(home, request.id, before)
+            check_remains(home, request, before)
         finish(home, request)
     print(json.dumps({"kills": done, "silos": silo_number, "struck": struck}))
+
+
+def start(home: Path, number: int) -> ReleaseRequest:
+    """A new silo, and what it is asked: every other one has answered a first stage, and is asked for the second."""
+    make_silo(home, seed=number)
+    if number % 2:
+        return make_request(run=f"run-{number}")
+    allowed = (home / "silo.toml").read_text().replace('methods = ["dp-merf"]', 'methods = ["dp-merf", "staged"]')
+    (home / "silo.toml").write_text(allowed)
+    first = make_request(run=f"run-{number}", method="staged", settings={})
+    assert isinstance(Silo(home).answer(first.encode()), SignedReleaseBytes)
+    return replace(first, stage=1, centre={"mean": np.zeros(staged.WIDTH, np.float32)})
 
 
 def measure(home: Path) -> float:
@@ -91,30 +107,31 @@ def outbox_bytes(home: Path, request_id: str) -> bytes | None:
     return path.read_bytes() if path.exists() else None
 
 
-def check_remains(home: Path, request_id: str, before: bytes | None) -> None:
+def check_remains(home: Path, request: ReleaseRequest, before: bytes | None) -> None:
     """After a kill: the ledger is whole, a release has its entry, and a finished release is the same for ever."""
     silo = Silo(home)
     ledger = silo.ledger()
     entries = ledger.entries()
     ledger.close()
-    kinds = [entry.kind for entry in entries if entry.request_id == request_id]
-    assert kinds in ([], ["reserve"], ["reserve", "commit"]), kinds
-    now = outbox_bytes(home, request_id)
+    mine = [entry for entry in entries if entry.request_id == request.id]
+    kinds = [entry.kind for entry in mine]
+    paid = "stage" if request.stage else "reserve"
+    assert kinds in ([], [paid], [paid, "commit"]), kinds
+    now = outbox_bytes(home, request.id)
     if now is not None:
-        assert "reserve" in kinds, "a release without its ledger entry"
-        reserve = next(entry for entry in entries if entry.kind == "reserve")
-        assert open_signed(now, silo.public_key).ledger_entry == reserve.hash
+        assert kinds, "a release without its ledger entry"
+        assert open_signed(now, silo.public_key).ledger_entry == mine[0].hash
     if "commit" in kinds:
         assert now is not None, "committed, but there is no release"
     if before is not None:
         assert now == before, "two different releases for one request"
 
 
-def finish(home: Path, request: object) -> None:
+def finish(home: Path, request: ReleaseRequest) -> None:
     """The restart: one release, paid once, the same bytes on every further ask."""
-    kept = outbox_bytes(home, request.id)  # type: ignore[attr-defined]
+    kept = outbox_bytes(home, request.id)
     silo = Silo(home)
-    answers = [silo.answer(request.encode()) for _ in range(2)]  # type: ignore[attr-defined]
+    answers = [silo.answer(request.encode()) for _ in range(2)]
     assert all(isinstance(answer, SignedReleaseBytes) for answer in answers)
     assert answers[0] == answers[1]
     data = answers[0].data  # type: ignore[union-attr]
@@ -122,12 +139,15 @@ def finish(home: Path, request: object) -> None:
     ledger = silo.ledger()
     kinds = [entry.kind for entry in ledger.entries()]
     status = ledger.status()
-    assert kinds == ["open", "reserve", "commit"], kinds
-    assert ledger.committed(request.id) == hashlib.sha256(data).hexdigest()  # type: ignore[attr-defined]
+    assert kinds == ["open", "reserve", "commit", *["stage", "commit"] * request.stage], kinds
+    assert ledger.committed(request.id) == hashlib.sha256(data).hexdigest()
     ledger.close()
     assert 0.0 < status.spent <= 1.0
     refused = silo.answer(make_request(run="one more").encode())
     assert not isinstance(refused, SignedReleaseBytes), "budget spent twice"
+    if request.stage:
+        other = replace(request, centre={"mean": np.ones(staged.WIDTH, np.float32)})
+        assert not isinstance(silo.answer(other.encode()), SignedReleaseBytes), "a stage for two centres"
     assert not list((home / "state" / "outbox").glob(".*")), "a partial file was left behind"
 
 
@@ -138,4 +158,5 @@ if __name__ == "__main__":
     import dpdd.client.mechanisms.dp_merf  # noqa: F401
 
     torch.set_num_threads(1)
+    staged.register()
     main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

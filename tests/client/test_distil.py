@@ -53,7 +53,7 @@ def test_without_noise_the_silo_makes_what_a_coordinator_would(tmp_path: Path) -
         dp_merf.layout(dp_merf.MethodSettings.model_validate(METHOD), len(CLASSES)),
     )
     expected = dp_merf.synthesise(
-        statistics,
+        [statistics],
         dp_merf.MethodSettings.model_validate(METHOD),
         dp_merf.SynthesisSettings.model_validate(SYNTHESIS),
         classes=CLASSES,

@@ -1,26 +1,52 @@
-"""SPS's private half by brute force: one record moves the sums by at most one unit; silos add up to the last bit."""
+"""SPS's private half by brute force: one record moves the sums by at most one unit; silos add up to the last bit.
+
+Both hold for every stage, for every kind of statistic, whatever the records and whatever a stage is centred on.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from dpdd.client.mechanisms import sps as mechanism
 from dpdd.client.records.records import Records
+from dpdd.common.errors import ConfigError
 from dpdd.common.models.backbone import Provenance, build, load, save
 from dpdd.common.models.convnet import ConvNetArchitecture
 from dpdd.common.privacy.clipping import GRID
 from dpdd.common.privacy.entropy import SeededEntropy
-from dpdd.common.synthesis import sps
+from dpdd.common.randomness import gaussians
+from dpdd.common.synthesis import sps, summary, teacher
 from dpdd.common.wire.request import ReleaseRequest
+from tests.common.synthesis.released import around, statistics_of
 
 CLASSES = ("a", "b", "c", "d")
 SHAPE = (1, 12, 12)
-PLAIN = {"global_dimensions": 5, "class_dimensions": 4, "class_layers": 2, "thumbnail": 3, "features": 4}
-GROUPED = PLAIN | {"groups": 6, "classes_per_group": 2}
+ROWS = {"global_dimensions": 5, "class_dimensions": 4, "class_layers": 2, "thumbnail": 3}
+GROUPS = {"groups": 6, "classes_per_group": 2}
+NO_PORTRAIT = {"features": 0, "picture": 0}
+PORTRAIT = {"features": 6, "picture": 4}
+KINDS: dict[str, dict[str, object]] = {
+    "portrait": PORTRAIT,
+    "features": {"features": 6, "picture": 0},
+    "picture": {"features": 0, "picture": 4},
+    "rows": ROWS | NO_PORTRAIT,
+    "grouped rows": ROWS | GROUPS | NO_PORTRAIT,
+    "both": ROWS | PORTRAIT,
+    "both, grouped": ROWS | GROUPS | PORTRAIT,
+    "both, tiny clip": ROWS | GROUPS | PORTRAIT | {"clip": 0.001},
+    "both, large clip": ROWS | PORTRAIT | {"clip": 1.0},
+    "extreme shares": ROWS | PORTRAIT | {"count_weight": 0.3, "row_share": 0.899},
+}
+CENTRES = ("zero", "random", "adversarial", "large")
+kinds = pytest.mark.parametrize("settings", KINDS.values(), ids=KINDS)
 
 
 @pytest.fixture(scope="module")
@@ -29,12 +55,17 @@ def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(1)
     path = tmp_path_factory.mktemp("backbone") / "tiny"
     network = build(ConvNetArchitecture(channels=1, height=12, width=12, classes=3, widths=(4, 6, 8), pool_after=(1,)))
+    with torch.no_grad():
+        network.whitening.fit(network.eval().features(torch.rand(200, *SHAPE)))
     save(path, network, Provenance(public_data="none", licence="none", accuracy=0.0, command="test", seed=1))
     return path
 
 
-def request_for(backbone: Path, settings: dict[str, object]) -> tuple[ReleaseRequest, sps.MethodSettings]:
-    values = sps.MethodSettings(backbone=str(backbone), **settings)  # type: ignore[arg-type]
+def request_for(
+    backbone: Path, settings: Mapping[str, object], centre: Mapping[str, NDArray] | None = None
+) -> tuple[ReleaseRequest, sps.MethodSettings]:
+    """Stage 0, or with a centre stage 1 of two."""
+    values = sps.MethodSettings(backbone=str(backbone), stages=2, **settings)  # type: ignore[arg-type]
     request = ReleaseRequest(
         run="test",
         method="sps",
@@ -44,22 +75,46 @@ def request_for(backbone: Path, settings: dict[str, object]) -> tuple[ReleaseReq
         classes=CLASSES,
         shape=SHAPE,
         public_seed=5,
+        stage=0 if centre is None else 1,
         backbone_sha256=bytes.fromhex(load(backbone).card.sha256),
+        centre=centre or {},
     )
     return request, values
 
 
-def clean_sums(
-    backbone: Path, settings: dict[str, object], images: np.ndarray, labels: np.ndarray
-) -> dict[str, np.ndarray]:
+def centre_for(backbone: Path, settings: Mapping[str, object], kind: str) -> dict[str, NDArray]:
     request, values = request_for(backbone, settings)
+    shapes = sps.centre_shapes(sps.summary_for(values, replace(request, stage=1)))
+    generator = np.random.Generator(np.random.PCG64(8))
+    found: dict[str, NDArray] = {}
+    for name, shape in shapes.items():
+        noise = generator.normal(size=shape)
+        found[name] = {
+            "zero": np.zeros(shape, np.float32),
+            "random": noise.astype(np.float32),
+            # A classifier that is sure and wrong of everything, and means as far off as means can be.
+            "adversarial": (1e4 * np.sign(noise) if name == "teacher" else -np.ones(shape)).astype(np.float32),
+            "large": (3e38 * np.sign(noise)).astype(np.float32),
+        }[kind]
+    return found
+
+
+def clean_sums(
+    backbone: Path,
+    settings: Mapping[str, object],
+    images: np.ndarray,
+    labels: np.ndarray,
+    centre: Mapping[str, NDArray] | None = None,
+) -> dict[str, np.ndarray]:
+    request, values = request_for(backbone, settings, centre)
     plan = mechanism.plan(request, values)
-    records = Records(images.astype(np.float32), labels.astype(np.int64))
+    with np.errstate(over="ignore"):
+        records = Records(images.astype(np.float32), labels.astype(np.int64))
     return dict(mechanism.run(records, request, values, plan, SeededEntropy(0), lambda *_: None).arrays)
 
 
 def hostile(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Random images, and among them constant, huge, tiny, negative and checkered ones."""
+    """Random images, and among them constant, huge, tiny, negative and checkered ones, and a NaN and an infinity."""
     generator = np.random.Generator(np.random.PCG64(seed))
     images = generator.random((count, *SHAPE))
     images[0] = 0.0
@@ -68,69 +123,184 @@ def hostile(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     images[3] *= -1e6
     images[4] = np.indices(SHAPE[1:]).sum(0) % 2
     images[5] *= 1e-30
+    images[6, 0, 3, 4] = np.nan
+    images[7, 0, 11, 0] = np.inf
+    images[8] = 1e36
     return images, generator.integers(0, len(CLASSES), count)
 
 
-@pytest.mark.parametrize("settings", [PLAIN, GROUPED, PLAIN | {"clip": 0.9}, PLAIN | {"clip": 0.001}], ids=str)
-def test_one_record_moves_the_sums_by_at_most_one_unit(backbone: Path, settings: dict[str, object]) -> None:
-    images, labels = hostile(9, 3)
-    whole = clean_sums(backbone, settings, images, labels)
+ODD = 9  # so many of them are not ordinary
+
+
+def square(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray] | None = None) -> int:
+    """The squared distance of two sums (or of one to zero), in Python integers."""
+    return sum(int(((one[n] - (other[n] if other else 0)).astype(object) ** 2).sum()) for n in one)
+
+
+def brute_force(backbone: Path, settings: Mapping[str, object], centre: Mapping[str, NDArray] | None) -> None:
+    images, labels = hostile(ODD + 3, 3)
+    whole = clean_sums(backbone, settings, images, labels, centre)
     for index in range(len(images)):
-        without = clean_sums(backbone, settings, np.delete(images, index, 0), np.delete(labels, index))
-        moved = sum(int(((whole[name] - without[name]).astype(object) ** 2).sum()) for name in whole)
-        assert moved <= GRID**2, f"record {index} moves the sums by {moved**0.5 / GRID}"
+        kept = np.arange(len(images)) != index
+        moved = square(whole, clean_sums(backbone, settings, images[kept], labels[kept], centre))
+        assert moved <= GRID**2, f"record {index} moves the sums by {math.sqrt(moved) / GRID}"
 
 
-def test_a_small_clip_makes_every_record_weigh_exactly_one(backbone: Path) -> None:
-    images, labels = hostile(8, 4)
-    for index in (0, 4, 7):
-        alone = clean_sums(backbone, PLAIN | {"clip": 0.001}, images[index : index + 1], labels[index : index + 1])
-        norm = sum(int((array.astype(object) ** 2).sum()) for array in alone.values()) ** 0.5 / GRID
-        assert 0.999 < norm <= 1.0
+@kinds
+def test_one_record_moves_the_first_stage_by_at_most_one_unit(backbone: Path, settings: dict[str, object]) -> None:
+    brute_force(backbone, settings, None)
 
 
-@pytest.mark.parametrize("settings", [PLAIN, GROUPED], ids=["plain", "grouped"])
-def test_a_record_with_nan_or_infinity_contributes_exactly_nothing(backbone: Path, settings: dict[str, object]) -> None:
-    images, labels = hostile(8, 5)
-    expected = clean_sums(backbone, settings, images, labels)
-    for value in (np.nan, np.inf):
-        bad = images[7:8].copy()
+@kinds
+@pytest.mark.parametrize("kind", CENTRES)
+def test_one_record_moves_a_later_stage_by_at_most_one_unit(
+    backbone: Path, settings: dict[str, object], kind: str
+) -> None:
+    brute_force(backbone, settings, centre_for(backbone, settings, kind))
+
+
+@kinds
+@pytest.mark.parametrize("kind", [None, *CENTRES])
+def test_the_floats_themselves_have_norm_one_at_most(
+    backbone: Path, settings: dict[str, object], kind: str | None
+) -> None:
+    """Before anything is put on a grid: nothing hangs on the grid's own clipping."""
+    images, labels = (torch.from_numpy(array) for array in hostile(ODD + 20, 4))
+    centre = None if kind is None else centre_for(backbone, settings, kind)
+    request, values = request_for(backbone, settings, centre)
+    table = sps.summary_for(values, request)
+    by_class = around(table, centre or {}, labels)
+    with torch.inference_mode():
+        rows, portraits = table.measure(images.float(), by_class)
+    squares = torch.full((len(images),), values.count_weight**2, dtype=torch.float64)
+    for row in table.rows:
+        squares += table.copies(row) * rows[:, table.columns[row.name]].double().square().sum(1)
+    if portraits is not None and centre is None:
+        norms = portraits.double().norm(dim=1)
+        squares += (norms * table.weights[summary.CLASS_SUMS]) ** 2
+        squares += (norms**2 * table.weights[summary.SECOND_MOMENT]) ** 2
+    elif portraits is not None and centre is not None:
+        guess = torch.from_numpy(centre["teacher"].astype(np.float32))
+        norms = teacher.residuals(portraits, labels, guess).double().norm(dim=1) * portraits.double().norm(dim=1)
+        squares += (norms * table.weights[summary.RESIDUAL]) ** 2
+    finite = torch.isfinite(squares)
+    assert finite[ODD:].all() or kind == "large"
+    assert bool((squares[finite] <= 1.0 + 1e-5).all())
+
+
+@kinds
+@pytest.mark.parametrize("kind", [None, "zero", "random"])
+def test_a_record_with_nan_or_infinity_contributes_exactly_nothing(
+    backbone: Path, settings: dict[str, object], kind: str | None
+) -> None:
+    images, labels = hostile(ODD + 3, 5)
+    centre = None if kind is None else centre_for(backbone, settings, kind)
+    expected = clean_sums(backbone, settings, images, labels, centre)
+    for value in (np.nan, np.inf, -np.inf):
+        bad = images[-1:].copy()
         bad[0, 0, 5, 5] = value
-        found = clean_sums(backbone, settings, np.concatenate([images, bad]), np.append(labels, 1))
+        found = clean_sums(backbone, settings, np.concatenate([images, bad]), np.append(labels, 1), centre)
         for name in expected:
             np.testing.assert_array_equal(found[name], expected[name])
 
 
-@pytest.mark.parametrize("settings", [PLAIN, GROUPED], ids=["plain", "grouped"])
-def test_any_split_over_silos_adds_up_to_the_last_bit(backbone: Path, settings: dict[str, object]) -> None:
+@kinds
+@pytest.mark.parametrize("kind", [None, "zero", "random", "adversarial"])
+def test_any_split_over_silos_adds_up_to_the_last_bit(
+    backbone: Path, settings: dict[str, object], kind: str | None
+) -> None:
     images, labels = hostile(600, 6)
-    whole = clean_sums(backbone, settings, images, labels)
+    centre = None if kind is None else centre_for(backbone, settings, kind)
+    whole = clean_sums(backbone, settings, images, labels, centre)
     order = np.random.Generator(np.random.PCG64(1)).permutation(600)
     parts = [
-        clean_sums(backbone, settings, images[piece], labels[piece]) for piece in np.split(order, [1, 7, 260, 511])
+        clean_sums(backbone, settings, images[piece], labels[piece], centre)
+        for piece in np.split(order, [1, 7, 260, 511])
     ]
+    assert square(whole) > 0
     for name in whole:
         np.testing.assert_array_equal(sum(part[name] for part in parts), whole[name])
 
 
-def test_counts_are_released_inside_the_same_vector(backbone: Path) -> None:
-    images, labels = hostile(50, 7)
-    sums = clean_sums(backbone, PLAIN, images[6:], labels[6:])
-    counts = sums["count"][:, 0] / GRID / 0.1
-    np.testing.assert_allclose(counts, np.bincount(labels[6:], minlength=4), atol=0.01)
+@pytest.mark.parametrize("stage", [0, 1])
+def test_shipped_features_add_up_to_the_last_bit_too(stage: int) -> None:
+    """The real sizes, at which matrix products take other roads than at small ones."""
+    shape, generator = (1, 28, 28), np.random.Generator(np.random.PCG64(2))
+    images, labels = generator.random((300, *shape), dtype=np.float32), generator.integers(0, 4, 300)
+    values = sps.MethodSettings(backbone="scatter28", stages=2, global_dimensions=20)
+    request = ReleaseRequest(
+        run="test", method="sps", settings={}, epsilon=math.inf, delta=1e-5, classes=CLASSES, shape=shape, public_seed=5
+    )
+    request = replace(request, stage=stage, backbone_sha256=bytes.fromhex(load("scatter28").card.sha256))
+    shapes = sps.centre_shapes(sps.summary_for(values, request)) if stage else {}
+    request = replace(request, centre={name: generator.normal(size=size) for name, size in shapes.items()})
+
+    def sums(kept: np.ndarray) -> Mapping[str, np.ndarray]:
+        records, plan = Records(images[kept], labels[kept]), mechanism.plan(request, values)
+        return mechanism.run(records, request, values, plan, SeededEntropy(0), lambda *_: None).arrays
+
+    whole = sums(np.arange(300))
+    parts = [sums(piece) for piece in np.split(generator.permutation(300), [3, 130])]
+    for name in whole:
+        np.testing.assert_array_equal(sum(part[name] for part in parts), whole[name])
+
+
+@kinds
+@pytest.mark.parametrize("kind", [None, "zero", "random", "adversarial"])
+def test_sums_are_those_of_a_plain_recomputation(backbone: Path, settings: dict[str, object], kind: str | None) -> None:
+    """Grid against floats: rounding apart, nothing is lost, clipped twice, or added elsewhere."""
+    images, labels = hostile(ODD + 60, 7)
+    images, labels = images[ODD:], labels[ODD:]
+    centre = None if kind is None else centre_for(backbone, settings, kind)
+    sums = clean_sums(backbone, settings, images, labels, centre)
+    request, values = request_for(backbone, settings, centre)
+    table = sps.summary_for(values, request)
+    expected = statistics_of(table, torch.from_numpy(images).float(), torch.from_numpy(labels), 0.0, centre).sums
+    assert sums.keys() == expected.keys() == {segment.name for segment in table.layout.segments}
+    for segment in table.layout.segments:
+        # A plain entry loses at most a step per record; a factor's entry half a step of its own, coarser grid.
+        step = 1e-6 if segment.factors is None else 3e-4
+        np.testing.assert_allclose(sums[segment.name] / GRID, expected[segment.name], atol=60 * step, rtol=1e-5)
+
+
+def test_a_small_clip_makes_every_record_weigh_exactly_one(backbone: Path) -> None:
+    images, labels = hostile(ODD + 3, 4)
+    settings = KINDS["rows"] | {"clip": 0.001}
+    for index in (0, 4, ODD):
+        alone = clean_sums(backbone, settings, images[index : index + 1], labels[index : index + 1])
+        assert 0.999 < math.sqrt(square(alone)) / GRID <= 1.0
+
+
+@pytest.mark.parametrize("kind", ["portrait", "both, tiny clip"])
+def test_little_of_the_norm_is_left_unused(backbone: Path, kind: str) -> None:
+    """A bright image has a portrait of norm 1; rounding takes 2% off its factors at most."""
+    images = np.random.Generator(np.random.PCG64(2)).random((1, *SHAPE)) * 0.2 + 0.8
+    alone = clean_sums(backbone, KINDS[kind], images, np.array([1]))
+    assert 0.96 < math.sqrt(square(alone)) / GRID <= 1.0
+
+
+@kinds
+@pytest.mark.parametrize("kind", [None, "random"])
+def test_counts_are_released_inside_the_same_vector(
+    backbone: Path, settings: dict[str, object], kind: str | None
+) -> None:
+    images, labels = hostile(ODD + 50, 7)
+    centre = None if kind is None else centre_for(backbone, settings, kind)
+    sums = clean_sums(backbone, settings, images[ODD:], labels[ODD:], centre)
+    counts = sums["count"][:, 0] / GRID / settings.get("count_weight", 0.1)
+    np.testing.assert_allclose(counts, np.bincount(labels[ODD:], minlength=4), atol=0.01)
 
 
 def test_without_clipping_the_sums_are_the_moments(backbone: Path) -> None:
     """Against a plain re-computation of means and second moments, with no code of ours but the network."""
-    images, labels = hostile(40, 8)
-    images, labels = images[6:], labels[6:]
-    request, values = request_for(backbone, PLAIN | {"clip": 1.0})
-    sums = clean_sums(backbone, PLAIN | {"clip": 1.0}, images, labels)
+    images, labels = hostile(ODD + 40, 8)
+    images, labels = images[ODD:], labels[ODD:]
+    settings = KINDS["both, large clip"]
+    request, values = request_for(backbone, settings)
+    sums = clean_sums(backbone, settings, images, labels)
     table = sps.summary_for(values, request)
     taps = table.network.taps(torch.from_numpy(images).float())
     row = next(row for row in table.rows if row.name == "class-layer-02")
-    from dpdd.common.randomness import gaussians
-
     projection = gaussians(5, f"sps projection 2 {row.dimensions}", (row.dimensions, 8)) / 8**0.5
     z = np.einsum("dc,nchw->nhwd", projection, taps[2].detach().double().numpy())
     z = 2.0 / (1.0 + np.exp(-z)) - 1.0
@@ -142,11 +312,69 @@ def test_without_clipping_the_sums_are_the_moments(backbone: Path) -> None:
         np.testing.assert_allclose(sums[row.name][label] / GRID, expected, atol=2e-4)
 
 
+@pytest.mark.parametrize("clip", [1.0, 0.1])
+def test_all_stages_sum_the_same_statistic(backbone: Path, clip: float) -> None:
+    """Centre put back, a later stage's rows are the first stage's, also where the first stage clips."""
+    images, labels = hostile(ODD + 200, 9)
+    images, labels = images[ODD:], labels[ODD:]
+    settings = KINDS["rows"] | {"clip": clip}
+    first = clean_sums(backbone, settings, images, labels)
+    request, values = request_for(backbone, settings)
+    before, table = (sps.summary_for(values, replace(request, stage=stage)) for stage in (0, 1))
+    counts = np.bincount(labels, minlength=4)
+    with torch.inference_mode():
+        rows, _ = before.measure(torch.from_numpy(images).float())
+    if clip < 1.0:
+        norms = sum(rows[:, before.columns[row.name]].square().sum(1) for row in before.rows)
+        assert (torch.as_tensor(norms) > 0.989).float().mean() > 0.5, "most are clipped"
+    means = np.stack([rows[labels == label].mean(0).numpy() for label in range(4)])
+    scale = np.concatenate([np.full(row.width, before.weights[row.name]) for row in before.rows])
+    centre = {"rows": (means / scale).astype(np.float32)}
+    later = clean_sums(backbone, settings, images, labels, centre)
+    for row in table.rows:
+        place = table.columns[row.name]
+        back = counts[:, None] * centre["rows"][:, place]
+        moved = later[row.name] / GRID / table.weights[row.name]
+        expected = first[row.name] / GRID / before.weights[row.name]
+        found = moved + (back if row.scope == "class" else back.sum(0))
+        np.testing.assert_allclose(found / 200, expected / 200, atol=2e-4)
+
+
 def test_another_backbone_than_the_requests_is_refused(backbone: Path) -> None:
-    from dataclasses import replace
-
-    from dpdd.common.errors import ConfigError
-
-    request, values = request_for(backbone, PLAIN)
+    request, values = request_for(backbone, KINDS["both"])
     with pytest.raises(ConfigError, match="asked for"):
         mechanism.plan(replace(request, backbone_sha256=bytes(32)), values)
+
+
+def test_groups_that_cannot_be_balanced_are_refused(backbone: Path) -> None:
+    with pytest.raises(ValueError, match="balanced"):
+        mechanism.plan(*request_for(backbone, KINDS["both"] | {"groups": 3, "classes_per_group": 3}))
+
+
+@kinds
+def test_a_stage_wants_exactly_its_own_centre(backbone: Path, settings: dict[str, object]) -> None:
+    good = centre_for(backbone, settings, "random")
+    mechanism.plan(*request_for(backbone, settings, good))
+    name, array = next(iter(good.items()))
+    for bad in (
+        {},
+        good | {"more": array},
+        good | {name: array[:, :-1]},
+        good | {name: array[None]},
+        good | {name: np.full_like(array, np.nan)},
+        good | {name: np.full_like(array, -np.inf)},
+        good | {name: np.full(array.shape, 1e39)},
+        {"other" if key == name else key: value for key, value in good.items()},
+    ):
+        request, values = request_for(backbone, settings, good)
+        with pytest.raises(ConfigError, match="centres on"):
+            mechanism.plan(replace(request, centre=bad), values)
+    request, values = request_for(backbone, settings)
+    with pytest.raises(ConfigError, match="centres on"):
+        mechanism.plan(replace(request, centre=good), values)
+
+
+def test_a_stage_beyond_the_last_is_refused(backbone: Path) -> None:
+    request, values = request_for(backbone, PORTRAIT, centre_for(backbone, PORTRAIT, "zero"))
+    with pytest.raises(ConfigError, match="2 stages, and this is a request for stage 3"):
+        mechanism.plan(replace(request, stage=2), values)

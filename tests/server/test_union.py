@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from dpdd.common.errors import DpddError, IntegrityError
 from dpdd.common.synthesis.dataset import SyntheticSet
-from dpdd.common.synthesis.distilled import from_arrays, to_arrays
+from dpdd.common.synthesis.distilled import from_arrays, teacher_of, to_arrays
+from dpdd.common.synthesis.portrait import Portrait
+from dpdd.common.synthesis.teacher import Teacher
+from dpdd.common.wire.request import Kind, ReleaseRequest
 from dpdd.server.union import per_silo, union
 
 CLASSES = ("ant", "bee")
@@ -66,3 +71,58 @@ def test_a_set_travels_and_anything_else_is_refused() -> None:
     for arrays in wrong:
         with pytest.raises(IntegrityError, match="silo north sent a set whose"):
             from_arrays(arrays, CLASSES, (1, 8, 8), 2, "north")
+
+
+def taught(weights: np.ndarray) -> Teacher:
+    return Teacher(weights, "scatter28", "", Portrait(features=weights.shape[1] - 1, side=0, channels=1))
+
+
+def test_a_teacher_travels_and_the_union_has_the_mean_of_those_sent() -> None:
+    weights = np.arange(6, dtype=np.float32).reshape(2, 3)
+    plain = a_set(1, (2, 2), soft=True)
+    sets = [replace(plain, teacher=teacher) for teacher in (taught(weights), None, taught(3 * weights))]
+    sent = to_arrays(sets[0])
+    assert sent["teacher"].dtype == np.float32 and "teacher" not in to_arrays(sets[1])
+    back = from_arrays(sent, CLASSES, (1, 8, 8), 2, "north", taught)
+    assert back.teacher is not None
+    np.testing.assert_array_equal(back.teacher.weights, weights)
+    made = union(sets, 4)
+    assert made.teacher is not None and made.teacher.weights.dtype == np.float32
+    np.testing.assert_array_equal(made.teacher.weights, 2 * weights)
+    assert union(sets[1:2], 4).teacher is None
+    wrong = [
+        weights[:1],
+        weights[0],
+        weights.astype(np.float64),
+        np.zeros((2, 0), np.float32),
+        np.zeros((2, 4097), np.float32),
+        np.where(weights > 3, np.float32(np.nan), weights),
+        np.where(weights > 3, np.float32(np.inf), weights),
+    ]
+    for odd in wrong:
+        with pytest.raises(IntegrityError, match="silo north sent a set whose teacher"):
+            from_arrays({**sent, "teacher": odd}, CLASSES, (1, 8, 8), 2, "north", taught)
+    with pytest.raises(IntegrityError, match="whose arrays are"):  # nobody asked this method for one
+        from_arrays(sent, CLASSES, (1, 8, 8), 2, "north")
+
+
+def test_a_teacher_must_fit_the_backbone_of_the_request() -> None:
+    values = {"method": {"features": 16, "picture": 4}, "synthesis": {}, "images_per_class": 2}
+    request = ReleaseRequest(
+        run="r",
+        method="sps",
+        kind=Kind.DISTILLED_SET,
+        settings=values,
+        epsilon=1.0,
+        delta=1e-5,
+        classes=CLASSES,
+        shape=(1, 28, 28),
+        public_seed=1,
+    )
+    fitting = teacher_of(np.zeros((2, 16 + 16 + 1), np.float32), request)
+    assert fitting.portrait == Portrait(16, 4, 1) and fitting.classes == 2
+    with pytest.raises(ValueError, match="fit no classifier"):
+        teacher_of(np.zeros((2, 5), np.float32), request)
+    with pytest.raises(ValueError, match="fit no classifier"):
+        other = {**values, "method": {"features": 16}}
+        teacher_of(np.zeros((2, 5), np.float32), replace(request, method="dp-merf", settings=other))

@@ -26,7 +26,7 @@ from dpdd.v1 import refusal_pb2 as dpdd_dot_v1_dot_refusal__pb2
 from dpdd.v1 import transfer_pb2 as dpdd_dot_v1_dot_transfer__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x64pdd/v1/exchange.proto\x12\x07\x64pdd.v1\x1a\x15\x64pdd/v1/refusal.proto\x1a\x16\x64pdd/v1/transfer.proto\"U\n\x0bJoinRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12\x1b\n\x13\x63\x65rtificate_request\x18\x02 \x01(\x0c\x12\x1a\n\x12release_public_key\x18\x03 \x01(\x0c\"A\n\tJoinReply\x12\x13\n\x0b\x63\x65rtificate\x18\x01 \x01(\x0c\x12\x11\n\tauthority\x18\x02 \x01(\x0c\x12\x0c\n\x04silo\x18\x03 \x01(\t\"!\n\rRequestsQuery\x12\x10\n\x08software\x18\x01 \x01(\t\"\"\n\x0fRequestEnvelope\x12\x0f\n\x07request\x18\x01 \x01(\x0c\"\\\n\nUploadPart\x12%\n\x08manifest\x18\x01 \x01(\x0b\x32\x11.dpdd.v1.ManifestH\x00\x12\x1f\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x0e.dpdd.v1.ChunkH\x00\x42\x06\n\x04part\"\x15\n\x04\x42\x65\x61t\x12\r\n\x05\x64oing\x18\x01 \x01(\t\"\t\n\x07Receipt2\xc8\x02\n\x08\x45xchange\x12\x30\n\x04Join\x12\x14.dpdd.v1.JoinRequest\x1a\x12.dpdd.v1.JoinReply\x12>\n\x08Requests\x12\x16.dpdd.v1.RequestsQuery\x1a\x18.dpdd.v1.RequestEnvelope0\x01\x12\x34\n\x06Status\x12\x11.dpdd.v1.Manifest\x1a\x17.dpdd.v1.TransferStatus\x12\x38\n\x06Upload\x12\x13.dpdd.v1.UploadPart\x1a\x17.dpdd.v1.TransferStatus(\x01\x12,\n\x06Refuse\x12\x10.dpdd.v1.Refusal\x1a\x10.dpdd.v1.Receipt\x12,\n\tHeartbeat\x12\r.dpdd.v1.Beat\x1a\x10.dpdd.v1.Receiptb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x64pdd/v1/exchange.proto\x12\x07\x64pdd.v1\x1a\x15\x64pdd/v1/refusal.proto\x1a\x16\x64pdd/v1/transfer.proto\"U\n\x0bJoinRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12\x1b\n\x13\x63\x65rtificate_request\x18\x02 \x01(\x0c\x12\x1a\n\x12release_public_key\x18\x03 \x01(\x0c\"d\n\tJoinReply\x12\x13\n\x0b\x63\x65rtificate\x18\x01 \x01(\x0c\x12\x11\n\tauthority\x18\x02 \x01(\x0c\x12\x0c\n\x04silo\x18\x03 \x01(\t\x12\x13\n\x0brequest_key\x18\x04 \x01(\x0c\x12\x0c\n\x04port\x18\x05 \x01(\r\"!\n\rRequestsQuery\x12\x10\n\x08software\x18\x01 \x01(\t\"5\n\x0fRequestEnvelope\x12\x0f\n\x07request\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"\\\n\nUploadPart\x12%\n\x08manifest\x18\x01 \x01(\x0b\x32\x11.dpdd.v1.ManifestH\x00\x12\x1f\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x0e.dpdd.v1.ChunkH\x00\x42\x06\n\x04part\".\n\x04\x42\x65\x61t\x12\r\n\x05\x64oing\x18\x01 \x01(\t\x12\x17\n\x0fin_trouble_with\x18\x02 \x01(\x0c\"\t\n\x07Receipt2=\n\tEnrolment\x12\x30\n\x04Join\x12\x14.dpdd.v1.JoinRequest\x1a\x12.dpdd.v1.JoinReply2\x96\x02\n\x08\x45xchange\x12>\n\x08Requests\x12\x16.dpdd.v1.RequestsQuery\x1a\x18.dpdd.v1.RequestEnvelope0\x01\x12\x34\n\x06Status\x12\x11.dpdd.v1.Manifest\x1a\x17.dpdd.v1.TransferStatus\x12\x38\n\x06Upload\x12\x13.dpdd.v1.UploadPart\x1a\x17.dpdd.v1.TransferStatus(\x01\x12,\n\x06Refuse\x12\x10.dpdd.v1.Refusal\x1a\x10.dpdd.v1.Receipt\x12,\n\tHeartbeat\x12\r.dpdd.v1.Beat\x1a\x10.dpdd.v1.Receiptb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,17 +36,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_JOINREQUEST']._serialized_start=82
   _globals['_JOINREQUEST']._serialized_end=167
   _globals['_JOINREPLY']._serialized_start=169
-  _globals['_JOINREPLY']._serialized_end=234
-  _globals['_REQUESTSQUERY']._serialized_start=236
-  _globals['_REQUESTSQUERY']._serialized_end=269
-  _globals['_REQUESTENVELOPE']._serialized_start=271
-  _globals['_REQUESTENVELOPE']._serialized_end=305
-  _globals['_UPLOADPART']._serialized_start=307
-  _globals['_UPLOADPART']._serialized_end=399
-  _globals['_BEAT']._serialized_start=401
-  _globals['_BEAT']._serialized_end=422
-  _globals['_RECEIPT']._serialized_start=424
-  _globals['_RECEIPT']._serialized_end=433
-  _globals['_EXCHANGE']._serialized_start=436
-  _globals['_EXCHANGE']._serialized_end=764
+  _globals['_JOINREPLY']._serialized_end=269
+  _globals['_REQUESTSQUERY']._serialized_start=271
+  _globals['_REQUESTSQUERY']._serialized_end=304
+  _globals['_REQUESTENVELOPE']._serialized_start=306
+  _globals['_REQUESTENVELOPE']._serialized_end=359
+  _globals['_UPLOADPART']._serialized_start=361
+  _globals['_UPLOADPART']._serialized_end=453
+  _globals['_BEAT']._serialized_start=455
+  _globals['_BEAT']._serialized_end=501
+  _globals['_RECEIPT']._serialized_start=503
+  _globals['_RECEIPT']._serialized_end=512
+  _globals['_ENROLMENT']._serialized_start=514
+  _globals['_ENROLMENT']._serialized_end=575
+  _globals['_EXCHANGE']._serialized_start=578
+  _globals['_EXCHANGE']._serialized_end=856
 # @@protoc_insertion_point(module_scope)

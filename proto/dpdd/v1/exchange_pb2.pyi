@@ -18,14 +18,18 @@ class JoinRequest(_message.Message):
     def __init__(self, token: _Optional[str] = ..., certificate_request: _Optional[bytes] = ..., release_public_key: _Optional[bytes] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("certificate", "authority", "silo")
+    __slots__ = ("certificate", "authority", "silo", "request_key", "port")
     CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
     AUTHORITY_FIELD_NUMBER: _ClassVar[int]
     SILO_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_KEY_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
     certificate: bytes
     authority: bytes
     silo: str
-    def __init__(self, certificate: _Optional[bytes] = ..., authority: _Optional[bytes] = ..., silo: _Optional[str] = ...) -> None: ...
+    request_key: bytes
+    port: int
+    def __init__(self, certificate: _Optional[bytes] = ..., authority: _Optional[bytes] = ..., silo: _Optional[str] = ..., request_key: _Optional[bytes] = ..., port: _Optional[int] = ...) -> None: ...
 
 class RequestsQuery(_message.Message):
     __slots__ = ("software",)
@@ -34,10 +38,12 @@ class RequestsQuery(_message.Message):
     def __init__(self, software: _Optional[str] = ...) -> None: ...
 
 class RequestEnvelope(_message.Message):
-    __slots__ = ("request",)
+    __slots__ = ("request", "signature")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     request: bytes
-    def __init__(self, request: _Optional[bytes] = ...) -> None: ...
+    signature: bytes
+    def __init__(self, request: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class UploadPart(_message.Message):
     __slots__ = ("manifest", "chunk")
@@ -48,10 +54,12 @@ class UploadPart(_message.Message):
     def __init__(self, manifest: _Optional[_Union[_transfer_pb2.Manifest, _Mapping]] = ..., chunk: _Optional[_Union[_transfer_pb2.Chunk, _Mapping]] = ...) -> None: ...
 
 class Beat(_message.Message):
-    __slots__ = ("doing",)
+    __slots__ = ("doing", "in_trouble_with")
     DOING_FIELD_NUMBER: _ClassVar[int]
+    IN_TROUBLE_WITH_FIELD_NUMBER: _ClassVar[int]
     doing: str
-    def __init__(self, doing: _Optional[str] = ...) -> None: ...
+    in_trouble_with: bytes
+    def __init__(self, doing: _Optional[str] = ..., in_trouble_with: _Optional[bytes] = ...) -> None: ...
 
 class Receipt(_message.Message):
     __slots__ = ()

@@ -27,8 +27,9 @@ if _version_not_supported:
     )
 
 
-class ExchangeStub:
-    """Missing associated documentation comment in .proto file."""
+class EnrolmentStub:
+    """The only service without a client certificate, on a port of its own: a one-time token for a signed certificate.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -37,10 +38,80 @@ class ExchangeStub:
             channel: A grpc.Channel.
         """
         self.Join = channel.unary_unary(
-                '/dpdd.v1.Exchange/Join',
+                '/dpdd.v1.Enrolment/Join',
                 request_serializer=dpdd_dot_v1_dot_exchange__pb2.JoinRequest.SerializeToString,
                 response_deserializer=dpdd_dot_v1_dot_exchange__pb2.JoinReply.FromString,
                 _registered_method=True)
+
+
+class EnrolmentServicer:
+    """The only service without a client certificate, on a port of its own: a one-time token for a signed certificate.
+    """
+
+    def Join(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_EnrolmentServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Join': grpc.unary_unary_rpc_method_handler(
+                    servicer.Join,
+                    request_deserializer=dpdd_dot_v1_dot_exchange__pb2.JoinRequest.FromString,
+                    response_serializer=dpdd_dot_v1_dot_exchange__pb2.JoinReply.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'dpdd.v1.Enrolment', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('dpdd.v1.Enrolment', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Enrolment:
+    """The only service without a client certificate, on a port of its own: a one-time token for a signed certificate.
+    """
+
+    @staticmethod
+    def Join(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dpdd.v1.Enrolment/Join',
+            dpdd_dot_v1_dot_exchange__pb2.JoinRequest.SerializeToString,
+            dpdd_dot_v1_dot_exchange__pb2.JoinReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
+class ExchangeStub:
+    """Every call needs a certificate that the coordinator's authority signed, for a silo that is not revoked.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
         self.Requests = channel.unary_stream(
                 '/dpdd.v1.Exchange/Requests',
                 request_serializer=dpdd_dot_v1_dot_exchange__pb2.RequestsQuery.SerializeToString,
@@ -69,14 +140,8 @@ class ExchangeStub:
 
 
 class ExchangeServicer:
-    """Missing associated documentation comment in .proto file."""
-
-    def Join(self, request, context):
-        """The only call without a client certificate: a one-time token for a signed certificate.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
+    """Every call needs a certificate that the coordinator's authority signed, for a silo that is not revoked.
+    """
 
     def Requests(self, request, context):
         """Requests for this silo, those unanswered first, then as they come.
@@ -114,11 +179,6 @@ class ExchangeServicer:
 
 def add_ExchangeServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'Join': grpc.unary_unary_rpc_method_handler(
-                    servicer.Join,
-                    request_deserializer=dpdd_dot_v1_dot_exchange__pb2.JoinRequest.FromString,
-                    response_serializer=dpdd_dot_v1_dot_exchange__pb2.JoinReply.SerializeToString,
-            ),
             'Requests': grpc.unary_stream_rpc_method_handler(
                     servicer.Requests,
                     request_deserializer=dpdd_dot_v1_dot_exchange__pb2.RequestsQuery.FromString,
@@ -153,34 +213,8 @@ def add_ExchangeServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Exchange:
-    """Missing associated documentation comment in .proto file."""
-
-    @staticmethod
-    def Join(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/dpdd.v1.Exchange/Join',
-            dpdd_dot_v1_dot_exchange__pb2.JoinRequest.SerializeToString,
-            dpdd_dot_v1_dot_exchange__pb2.JoinReply.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
+    """Every call needs a certificate that the coordinator's authority signed, for a silo that is not revoked.
+    """
 
     @staticmethod
     def Requests(request,

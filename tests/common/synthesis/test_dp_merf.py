@@ -58,7 +58,7 @@ def test_the_generator_learns_which_class_is_bright() -> None:
     images[labels == 0, :, :4] = 0.9
     images[labels == 1, :, 4:] = 0.9
     made = dp_merf.synthesise(
-        statistics_of(images, labels, settings),
+        [statistics_of(images, labels, settings)],
         settings,
         dp_merf.SynthesisSettings(steps=150, batch=40),
         classes=CLASSES,
@@ -78,7 +78,7 @@ def test_synthesis_repeats_and_leaves_the_global_generator_alone() -> None:
     before = torch.random.get_rng_state()
     made = [
         dp_merf.synthesise(
-            noisy,
+            [noisy],
             settings,
             dp_merf.SynthesisSettings(steps=3, batch=8),
             classes=CLASSES,

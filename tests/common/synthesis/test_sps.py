@@ -1,4 +1,4 @@
-"""SPS's public half: Gaussians from noisy sums, the objective, groups, the teacher, and images that match."""
+"""SPS's public half: Gaussians from noisy sums, the objective, groups, centres of later stages, images that match."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ import numpy as np
 import pytest
 import torch
 
+from dpdd.common.errors import ConfigError
 from dpdd.common.models.backbone import Provenance, build, load, save
 from dpdd.common.models.convnet import ConvNetArchitecture
-from dpdd.common.synthesis import sps, teacher
+from dpdd.common.synthesis import sps
 from dpdd.common.synthesis.canvas import jostle
 from dpdd.common.synthesis.dataset import SyntheticSet
 from dpdd.common.synthesis.gaussian_fit import FLOOR, divergence, fit
 from dpdd.common.synthesis.statistics import Statistics
 from dpdd.common.synthesis.summary import Summary, make_groups, moments, unpack
+from tests.common.synthesis.released import statistics_of
 
 CLASSES = ("left", "right")
 SHAPE = (1, 12, 12)
@@ -28,13 +30,16 @@ def backbone(tmp_path_factory: pytest.TempPathFactory) -> str:
     network = build(
         ConvNetArchitecture(channels=1, height=12, width=12, classes=3, widths=(8, 12, 16), pool_after=(1,))
     )
+    with torch.no_grad():
+        network.whitening.fit(network.eval().features(torch.rand(300, *SHAPE)))
     save(path, network, Provenance(public_data="none", licence="none", accuracy=0.0, command="test", seed=1))
     return str(path)
 
 
 def settings_for(backbone: str, **changes: object) -> sps.MethodSettings:
     values: dict[str, object] = {"global_dimensions": 6, "class_dimensions": 6, "class_layers": 2, "thumbnail": 4}
-    return sps.MethodSettings(backbone=backbone, clip=1.0, features=8, **(values | changes))  # type: ignore[arg-type]
+    values |= {"backbone": backbone, "clip": 1.0, "features": 8, "picture": 4}
+    return sps.MethodSettings(**(values | changes))  # type: ignore[arg-type]
 
 
 def halves(count: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -46,22 +51,13 @@ def halves(count: int) -> tuple[torch.Tensor, torch.Tensor]:
     return images, labels
 
 
-def statistics_of(table: Summary, images: torch.Tensor, labels: torch.Tensor, noise: float = 0.0) -> Statistics:
-    vectors = table.clipped(table.vectors(images)).detach().double()
-    sums = {}
-    for row in table.rows:
-        sums[row.name] = (
-            sps.membership(row, table).double()
-            @ torch.nn.functional.one_hot(labels, table.classes).double().T
-            @ vectors[:, table.columns[row.name]]
-        ).numpy()
-    sums["count"] = np.bincount(labels.numpy(), minlength=table.classes)[:, None] * table.count_weight
-    generator = np.random.Generator(np.random.PCG64(3))
-    return Statistics({k: v + noise * generator.standard_normal(v.shape) for k, v in sums.items()}, noise, 1)
+def table_for(settings: sps.MethodSettings, stage: int = 0) -> Summary:
+    return sps.summary(settings, load(settings.backbone), 2, SHAPE, 1, stage)
 
 
-def table_for(settings: sps.MethodSettings) -> Summary:
-    return sps.summary(settings, load(settings.backbone), 2, SHAPE, 1)
+def quick(**changes: object) -> sps.SynthesisSettings:
+    values: dict[str, object] = {"steps": 60, "batch_per_class": 8, "jostling": 0.02}
+    return sps.SynthesisSettings(**(values | changes))  # type: ignore[arg-type]
 
 
 def test_moments_and_unpack_are_inverse() -> None:
@@ -106,19 +102,21 @@ def test_groups_are_balanced_and_impossible_ones_refused() -> None:
 
 
 def test_the_class_part_weighs_as_much_as_the_global_part(backbone: str) -> None:
-    table = table_for(settings_for(backbone))
-    parts = {True: 0.0, False: 0.0}
-    for row in table.rows:
-        parts[row.scope == "global"] += table.copies(row) * row.width * table.weights[row.name] ** 2
-    assert parts[True] == pytest.approx(parts[False])
-    assert parts[True] + parts[False] == pytest.approx(1.0 - table.count_weight**2)
+    for changes in ({}, {"features": 0, "picture": 0}, {"groups": 4, "classes_per_group": 1}, {"row_share": 0.7}):
+        table = table_for(settings_for(backbone, **changes))
+        parts = {True: 0.0, False: 0.0}
+        for row in table.rows:
+            parts[row.scope == "global"] += table.copies(row) * row.width * table.weights[row.name] ** 2
+        assert parts[True] == pytest.approx(parts[False])
+        share = 1.0 - table.count_weight**2 if table.portrait is None else table.row_share
+        assert parts[True] + parts[False] == pytest.approx(share)
 
 
 def test_targets_from_clean_sums_are_the_data_s_own_gaussians(backbone: str) -> None:
     table = table_for(settings_for(backbone))
     images, labels = halves(60)
-    wanted = sps.targets(statistics_of(table, images, labels), table, gamma=2.0)
-    vectors = table.clipped(table.vectors(images))
+    wanted = sps.targets([statistics_of(table, images, labels)], [table], gamma=2.0)
+    vectors, _ = table.measure(images)
     assert sps.mismatch(vectors, labels, table, wanted, class_weight=10.0) < 1e-4
     assert sps.mismatch(vectors, 1 - labels, table, wanted, class_weight=10.0) > 0.1
 
@@ -126,9 +124,65 @@ def test_targets_from_clean_sums_are_the_data_s_own_gaussians(backbone: str) -> 
 def test_a_class_lost_in_noise_is_left_out(backbone: str) -> None:
     table = table_for(settings_for(backbone))
     images, _ = halves(30)
-    wanted = sps.targets(statistics_of(table, images, torch.zeros(30, dtype=torch.long), noise=0.05), table, gamma=2.0)
+    statistics = statistics_of(table, images, torch.zeros(30, dtype=torch.long), noise=0.05)
+    wanted = sps.targets([statistics], [table], gamma=2.0)
     known = {name: gaussians.known.tolist() for name, gaussians in wanted.items()}
     assert known["class-thumbnail"] == [True, False] and known["global-layer-00"] == [True]
+
+
+def rows_of_everybody(table: Summary, images: torch.Tensor, labels: torch.Tensor) -> dict[str, np.ndarray]:
+    """A good centre: the class means of the rows, in their own units."""
+    vectors, _ = table.measure(images)
+    plain = torch.cat([vectors[:, table.columns[row.name]] / table.weights[row.name] for row in table.rows], 1)
+    return {"rows": torch.stack([plain[labels == label].mean(0) for label in range(2)]).numpy()}
+
+
+@pytest.mark.parametrize("groups", [0, 2])
+@pytest.mark.parametrize("kind", ["good", "zero", "off"])
+def test_re_centred_stages_give_the_same_gaussians(backbone: str, groups: int, kind: str) -> None:
+    """Whatever a stage is centred on, as long as nothing is clipped: the centre is put back."""
+    settings = settings_for(backbone, groups=groups, classes_per_group=1 if groups else 0, features=0, picture=0)
+    tables = [table_for(settings, stage) for stage in (0, 1)]
+    images, labels = halves(60)
+    centre = rows_of_everybody(tables[0], images, labels)
+    centre["rows"] = {"good": centre["rows"], "zero": 0.0 * centre["rows"], "off": centre["rows"] + 0.05}[kind]
+    first = statistics_of(tables[0], images, labels)
+    later = statistics_of(tables[1], images, labels, centre=centre)
+    assert kind != "good" or all(np.abs(later.sums[row.name]).max() < 1e-3 for row in tables[0].rows)
+    once, twice = (sps.targets(*pair, gamma=2.0) for pair in (([first], tables[:1]), ([first, later], tables)))
+    for name, gaussians in once.items():
+        torch.testing.assert_close(twice[name].means, gaussians.means, atol=1e-5, rtol=0)
+        torch.testing.assert_close(twice[name].covariances, gaussians.covariances, atol=1e-5, rtol=0)
+
+
+def test_stages_are_weighed_by_their_precision(backbone: str) -> None:
+    settings = settings_for(backbone, features=0, picture=0)
+    tables = [table_for(settings, stage) for stage in (0, 1)]
+    images, labels = halves(60)
+    centre = rows_of_everybody(tables[0], images, labels)
+    clean = [statistics_of(table, images, labels, centre=c) for table, c in zip(tables, ({}, centre), strict=True)]
+    for worse in (0, 1):
+        noisy = list(clean)
+        off = {name: array + (name != "count") for name, array in clean[worse].sums.items()}
+        noisy[worse] = Statistics(off, 1e-2, 1, clean[worse].centre)
+        noisy[1 - worse] = Statistics(clean[1 - worse].sums, 1e-7, 1, clean[1 - worse].centre)
+        for name, gaussians in sps.targets(noisy, tables, gamma=2.0).items():
+            expected = sps.targets(clean, tables, gamma=2.0)[name].means
+            torch.testing.assert_close(gaussians.means, expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("changes", [{}, {"features": 0, "picture": 0}, {"picture": 0}, {"features": 0}], ids=str)
+def test_a_centre_is_what_the_next_stage_wants(backbone: str, changes: dict[str, object]) -> None:
+    settings = settings_for(backbone, stages=2, **changes)
+    images, labels = halves(100)
+    first = statistics_of(table_for(settings), images, labels)
+    found = sps.centre([first], settings, classes=CLASSES, shape=SHAPE, public_seed=1)
+    assert {name: array.shape for name, array in found.items()} == sps.centre_shapes(table_for(settings, 1))
+    assert all(np.isfinite(array).all() and array.dtype == np.float32 for array in found.values())
+    if "rows" in found:
+        good = rows_of_everybody(table_for(settings), images, labels)["rows"]
+        swapped = good[::-1]
+        assert np.linalg.norm(found["rows"] - good) < 0.9 * np.linalg.norm(found["rows"] - swapped)
 
 
 @pytest.mark.parametrize("groups", [0, 2])
@@ -137,9 +191,9 @@ def test_synthesis_lowers_the_mismatch_and_puts_light_where_it_was(backbone: str
     table = table_for(settings)
     images, labels = halves(200)
     made = sps.synthesise(
-        statistics_of(table, images, labels, noise=0.02),
+        [statistics_of(table, images, labels, noise=0.02)],
         settings,
-        sps.SynthesisSettings(steps=60, batch_per_class=8, flips=False, jostling=0.02, soft_labels=True),
+        quick(),
         classes=CLASSES,
         shape=SHAPE,
         images_per_class=10,
@@ -152,19 +206,70 @@ def test_synthesis_lowers_the_mismatch_and_puts_light_where_it_was(backbone: str
     np.testing.assert_allclose(made.soft.sum(1), 1.0, atol=1e-5)
 
 
-def test_the_teacher_is_a_classifier_for_real_images(backbone: str) -> None:
-    table = table_for(settings_for(backbone))
-    images, labels = halves(300)
-    found = teacher.from_statistics(statistics_of(table, images[:200], labels[:200]), table)
-    answers = found.scores(table, images[200:]).argmax(1)
-    assert (answers == labels[200:]).float().mean() > 0.95
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"global_dimensions": 0, "class_layers": 0, "thumbnail": 0},
+        {"global_dimensions": 0, "class_layers": 0, "thumbnail": 0, "picture": 0},
+        {"global_dimensions": 0, "class_layers": 0, "thumbnail": 0, "features": 0},
+        {"features": 0, "picture": 0},
+    ],
+    ids=["portrait", "features", "picture", "rows"],
+)
+def test_every_kind_of_release_makes_images(backbone: str, changes: dict[str, object]) -> None:
+    settings = settings_for(backbone, **changes)
+    images, labels = halves(200)
+    made = sps.synthesise(
+        [statistics_of(table_for(settings), images, labels, noise=0.02)],
+        settings,
+        quick(steps=30),
+        classes=CLASSES,
+        shape=SHAPE,
+        images_per_class=9,
+        public_seed=1,
+    )
+    assert made.images.shape == (18, 1, 12, 12) and made.images.std() > 5
+    assert (made.soft is None) == (made.teacher is None) == (changes == {"features": 0, "picture": 0})
+    if changes.get("picture", 4):
+        assert made.images[:9].mean() > made.images[9:].mean() + 10  # the left ones are brighter
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_classes_lost_in_noise_spoil_nothing(backbone: str, lost: int) -> None:
+    """One class, or all of them: images stay finite, and the class that is known looks as it should."""
+    settings = settings_for(backbone)
+    images, _ = halves(200)
+    images, labels = images[::2], torch.zeros(100, dtype=torch.long)
+    noise = 0.5 if lost == 1 else 50.0
+    statistics = statistics_of(table_for(settings), images, labels, noise=noise)
+    statistics.sums["count"][:, 0] = [10.0 if lost == 1 else -1.0, -1.0]
+    made = sps.synthesise(
+        [statistics],
+        settings,
+        quick(steps=30),
+        classes=CLASSES,
+        shape=SHAPE,
+        images_per_class=8,
+        public_seed=1,
+    )
+    assert made.images.std() > 1 and made.soft is not None and np.isfinite(made.soft).all()
+    if lost == 1:
+        assert made.images[:8, ..., :6].mean() > made.images[:8, ..., 6:].mean() + 30
 
 
 def test_a_backbone_for_other_channels_is_refused(backbone: str) -> None:
-    from dpdd.common.errors import ConfigError
-
     with pytest.raises(ConfigError, match="channels"):
         sps.summary(settings_for(backbone), load(backbone), 2, (3, 12, 12), 1)
+
+
+def test_more_features_than_the_backbone_has_are_refused(backbone: str) -> None:
+    with pytest.raises(ConfigError, match="16 features, not 17"):
+        table_for(settings_for(backbone, features=17))
+
+
+def test_a_release_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="nothing is released"):
+        sps.MethodSettings(features=0, picture=0)
 
 
 def test_jostling_of_strength_zero_changes_nothing() -> None:
@@ -175,9 +280,11 @@ def test_jostling_of_strength_zero_changes_nothing() -> None:
 def test_a_table_used_without_gradients_first_still_gives_them_later(backbone: str) -> None:
     table = sps.summary(settings_for(backbone), load(backbone), 2, SHAPE, seed=99)
     with torch.inference_mode():
-        table.vectors(torch.rand(2, *SHAPE))
+        table.measure(torch.rand(2, *SHAPE))
     images = torch.rand(2, *SHAPE).requires_grad_(True)
-    table.vectors(images).square().sum().backward()
+    rows, portraits = table.measure(images)
+    assert portraits is not None
+    (rows.square().sum() + portraits[:, :3].sum()).backward()
     assert images.grad is not None and images.grad.abs().sum() > 0
 
 

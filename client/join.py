@@ -1,0 +1,155 @@
+"""Joining a coordinator: the silo makes its own key, gets a certificate for it, and pins whom it joined.
+
+The join token names the coordinator's authority by its SHA-256, so nothing is sent to anybody before that authority has
+shown itself. What is learnt lies in `state/coordinator/` (key, certificate, authority) and, for everybody to read, in
+`silo.toml`: the `[coordinator]` that this silo takes requests from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ssl
+from pathlib import Path
+
+import grpc
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID, ObjectIdentifier
+
+from dpdd.client.channel import CHANNEL, Files, explain
+from dpdd.client.config import CoordinatorSettings
+from dpdd.client.durable import write_new
+from dpdd.client.silo import Silo
+from dpdd.common.atomic import write_atomically
+from dpdd.common.errors import ConfigError, DpddError, IntegrityError, WireError
+from dpdd.common.wire.exchange import AUTHORITY_OID, JOIN_PORT, Token
+from dpdd.common.wire.parsing import parse
+from dpdd.v1 import exchange_pb2
+
+PATIENCE = 20.0
+
+
+def join(silo: Silo, address: str, token: Token | None) -> CoordinatorSettings:
+    """Join the coordinator at `address`; without a token only on this machine, and only one that lets anybody join."""
+    host, port = host_and_port(address)
+    if token is None and host != "127.0.0.1":
+        raise ConfigError("joining without a token is for a coordinator in --loopback-demo on 127.0.0.1")
+    pinned = silo.settings.coordinator
+    if pinned is not None and token is not None and pinned.authority_sha256 != token.authority_sha256.hex():
+        raise IntegrityError(
+            f"silo.toml pins a coordinator with the authority {pinned.authority_sha256[:16]}…, and this token is of "
+            f"{token.authority_sha256.hex()[:16]}…; remove [coordinator] from silo.toml to change coordinators"
+        )
+    authority = shown_authority(host, port)
+    if token is not None and hashlib.sha256(authority).digest() != token.authority_sha256:
+        raise IntegrityError(
+            f"the coordinator at {address} shows another authority than the one in the token: this is not the "
+            f"coordinator that gave you the token, or somebody is in between; nothing was sent"
+        )
+    files = Files(silo.folder)
+    key = _own_key(files)
+    reply = _ask(address, authority, _join_request(silo, key, token))
+    certificate = _check(reply, silo, authority, key)
+    settings = CoordinatorSettings(
+        address=f"{address.rpartition(':')[0]}:{reply.port}",
+        authority_sha256=hashlib.sha256(authority).hexdigest(),
+        request_key=reply.request_key.hex(),
+    )
+    if pinned is not None and pinned.request_key != settings.request_key:
+        raise IntegrityError("the coordinator shows another request key than the one that silo.toml pins")
+    write_atomically(files.authority, _pem(x509.load_der_x509_certificate(authority)))
+    write_atomically(files.certificate, _pem(certificate))
+    if pinned is None:
+        _pin(silo.folder / "silo.toml", settings)
+    return pinned or settings
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """`host:port`, where the port may be left out."""
+    host, colon, port = address.rpartition(":")
+    if not colon:
+        host, port = address, str(JOIN_PORT)
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ConfigError(f"{address!r} is not an address: HOST:PORT is one")
+    return host.strip("[]"), int(port)
+
+
+def shown_authority(host: str, port: int) -> bytes:
+    """The authority's certificate (DER) that the server at this address shows; not to be trusted by itself."""
+    try:
+        pem = ssl.get_server_certificate((host, port), timeout=PATIENCE)
+        leaf = x509.load_pem_x509_certificate(pem.encode())
+        found = leaf.extensions.get_extension_for_oid(ObjectIdentifier(AUTHORITY_OID)).value
+        assert isinstance(found, x509.UnrecognizedExtension)
+        x509.load_der_x509_certificate(found.value)
+        return found.value
+    except (ValueError, x509.ExtensionNotFound, ssl.SSLError):
+        raise IntegrityError(f"{host}:{port} does not speak for a dpdd coordinator: is it the join port?") from None
+    except OSError as error:
+        raise DpddError(f"{host}:{port} cannot be reached ({error.strerror or error}); is the server up?") from None
+
+
+def _own_key(files: Files) -> ec.EllipticCurvePrivateKey:
+    """The key of the silo's certificate: made once, before anything is sent, and never sent."""
+    files.folder.mkdir(mode=0o700, exist_ok=True)
+    if not files.key.exists():
+        made = ec.generate_private_key(ec.SECP256R1())
+        encoding = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8)
+        write_new(files.key, made.private_bytes(*encoding, serialization.NoEncryption()), mode=0o600)
+    key = serialization.load_pem_private_key(files.private(), password=None)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise IntegrityError(f"{files.key}: this is not a P-256 key")
+    return key
+
+
+def _join_request(silo: Silo, key: ec.EllipticCurvePrivateKey, token: Token | None) -> bytes:
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, silo.settings.name)])
+    csr = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
+    return exchange_pb2.JoinRequest(
+        token="" if token is None else str(token),
+        certificate_request=csr.public_bytes(serialization.Encoding.DER),
+        release_public_key=silo.public_key,
+    ).SerializeToString()
+
+
+def _ask(address: str, authority: bytes, request: bytes) -> exchange_pb2.JoinReply:
+    root = _pem(x509.load_der_x509_certificate(authority))
+    target = address if ":" in address else f"{address}:{JOIN_PORT}"
+    with grpc.secure_channel(target, grpc.ssl_channel_credentials(root), CHANNEL) as channel:
+        try:
+            return parse(
+                exchange_pb2.JoinReply, channel.unary_unary("/dpdd.v1.Enrolment/Join")(request, timeout=PATIENCE)
+            )
+        except grpc.RpcError as error:
+            raise IntegrityError(f"the coordinator did not let this silo join: {explain(error)}") from None
+
+
+def _check(
+    reply: exchange_pb2.JoinReply, silo: Silo, authority: bytes, key: ec.EllipticCurvePrivateKey
+) -> x509.Certificate:
+    """The certificate in the reply, if it is for this silo and this key."""
+    if reply.silo != silo.settings.name:
+        raise ConfigError(
+            f"the token is for silo {reply.silo!r}, and this silo is called {silo.settings.name!r}; "
+            f"ask the coordinator to enrol {silo.settings.name!r}"
+        )
+    try:
+        certificate = x509.load_der_x509_certificate(reply.certificate)
+        certificate.verify_directly_issued_by(x509.load_der_x509_certificate(authority))
+    except Exception:
+        raise WireError("the coordinator sent a certificate that its authority did not sign") from None
+    if reply.authority != authority or certificate.public_key() != key.public_key() or len(reply.request_key) != 32:
+        raise IntegrityError("the coordinator sent a certificate for another key or of another authority")
+    return certificate
+
+
+def _pin(path: Path, settings: CoordinatorSettings) -> None:
+    text = path.read_text()
+    lines = [f'{name} = "{value}"' for name, value in settings.model_dump().items()]
+    note = "# Written by `dpdd-client join`: requests are taken from this coordinator and from no other."
+    write_atomically(path, "\n".join([text.rstrip("\n"), "", note, "[coordinator]", *lines, ""]).encode())
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)

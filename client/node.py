@@ -1,0 +1,299 @@
+"""The sealed node: it takes signed requests from the one coordinator that `silo.toml` pins, runs the installed
+`ClientApp` on them and nothing else, and sends what that answers: a release from the outbox, or a refusal.
+
+It keeps no state of its own. The coordinator's stream says which requests are open, every time it connects; the silo's
+ledger and outbox know what was answered. So either side may die at any moment, and the next connection goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import queue
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+
+from dpdd.client.channel import explain, open_channel
+from dpdd.client.config import CoordinatorSettings
+from dpdd.client.silo import Silo
+from dpdd.client.upload import manifest_of, upload
+from dpdd.common import flower  # first: it turns Flower's telemetry off
+
+# isort: split
+from flwr.app import Context, Message, Metadata, RecordDict
+from flwr.clientapp import ClientApp
+
+from dpdd.client.app import make_app
+from dpdd.common.cli import software
+from dpdd.common.errors import ConfigError, DpddError, IntegrityError, WireError
+from dpdd.common.progress import Console
+from dpdd.common.wire.answer import Answer, Reason, Refusal, decode_answer, encode_answer
+from dpdd.common.wire.exchange import BEAT_SECONDS, open_request
+from dpdd.common.wire.request import decode_request
+from dpdd.v1 import exchange_pb2, refusal_pb2
+
+log = logging.getLogger("dpdd.node")
+
+POLL_SECONDS = 2.0
+ATTEMPTS = 3
+MOST_QUEUED = 64
+LONGEST_WAIT = 60.0
+_UNARY = 30.0
+_COORDINATOR, _ME = 1, 2
+_FOR_GOOD = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+
+
+def pinned_coordinator(silo: Silo) -> CoordinatorSettings:
+    """The coordinator in `silo.toml`; ConfigError before `join`."""
+    if silo.settings.coordinator is None:
+        raise ConfigError(f"silo.toml pins no coordinator; `dpdd-client join --silo {silo.folder} ADDRESS TOKEN` does")
+    return silo.settings.coordinator
+
+
+class Node:
+    """Runs until `stop`."""
+
+    def __init__(self, folder: Path, console: Console, *, address: str | None = None) -> None:
+        self._silo = Silo(folder)
+        self._pinned = pinned_coordinator(self._silo)
+        self._address = address or self._pinned.address
+        self._console = console
+        self._app: ClientApp = make_app(lambda _silo: self._progress)
+        self._stop = threading.Event()
+        self._inbox: queue.Queue[bytes] = queue.Queue(MOST_QUEUED)
+        self._queued: set[bytes] = set()
+        self._undecided: dict[str, bytes] = {}
+        self._doing = "waiting for requests"
+        self._channel: grpc.Channel | None = None
+        self._connected = False
+        self._trouble = ""
+
+    def stop(self) -> None:
+        """End soon; nothing is lost."""
+        self._stop.set()
+        channel = self._channel
+        if channel is not None:
+            channel.close()
+
+    def run(self) -> None:
+        """Connect, answer, and connect again, until somebody says stop.
+
+        IntegrityError when the coordinator says that this silo's certificate is revoked, expired or unknown: trying
+        again would not help.
+        """
+        threading.Thread(target=self._work, daemon=True, name="node-work").start()
+        threading.Thread(target=self._beat, daemon=True, name="node-heartbeat").start()
+        wait = 0.5
+        while not self._stop.is_set():
+            self._connected = False
+            try:
+                with open_channel(self._silo.folder, self._pinned, self._address) as channel:
+                    self._channel = channel
+                    self._listen(channel)
+                problem = "the coordinator ended the connection"
+            except grpc.RpcError as error:
+                problem = explain(error)
+                if error.code() in _FOR_GOOD and not self._stop.is_set():
+                    raise IntegrityError(f"the coordinator does not accept this silo: {problem}") from None
+            except ValueError as error:  # the channel was closed under our feet
+                problem = str(error)
+            finally:
+                self._channel = None
+                self._undecided.clear()
+            if self._connected:
+                wait = 0.5
+            pause = wait * (0.5 + secrets.randbelow(1000) / 1000)
+            if not self._stop.is_set():
+                self._say(f"not connected to {self._address}: {problem}; trying again")
+            self._stop.wait(pause)
+            wait = min(2 * wait, LONGEST_WAIT)
+
+    def _listen(self, channel: grpc.Channel) -> None:
+        """Take requests as they come; returns or raises when the connection ends."""
+        query = exchange_pb2.RequestsQuery(software=software()).SerializeToString()
+        stream = channel.unary_stream("/dpdd.v1.Exchange/Requests")(query, wait_for_ready=False)
+        stream.initial_metadata()  # comes when the coordinator has accepted this silo
+        if stream.is_active():
+            self._connected = True
+            self._say(f"connected to {self._address}")
+        for envelope in stream:
+            digest = hashlib.sha256(envelope).digest()
+            while digest not in self._queued and not self._stop.is_set():
+                try:
+                    self._inbox.put(envelope, timeout=POLL_SECONDS)
+                    self._queued.add(digest)
+                except queue.Full:
+                    continue
+
+    def _work(self) -> None:
+        """Answer one request after the other; look again at those whose operator had not decided."""
+        while not self._stop.is_set():
+            try:
+                envelope = self._inbox.get(timeout=POLL_SECONDS)
+            except queue.Empty:
+                for request_id, request in list(self._undecided.items()):
+                    self._guarded(request_id, request, again=True)
+                continue
+            self._queued.discard(hashlib.sha256(envelope).digest())
+            try:
+                request, signed = open_request(envelope, bytes.fromhex(self._pinned.request_key))
+            except WireError as error:
+                log.error("the coordinator sent something that is not a request: %s", error)
+                continue
+            request_id = hashlib.sha256(request).hexdigest()
+            if not signed:
+                self._refuse_stranger(request_id)
+                continue
+            self._guarded(request_id, request)
+
+    def _guarded(self, request_id: str, request: bytes, *, again: bool = False) -> None:
+        try:
+            self._answer(request_id, request, again=again)
+        except Exception:  # whatever it was, the next request must be heard
+            log.exception("request %s was not answered", request_id[:12])
+        finally:
+            self._console.finish()
+            self._doing = "waiting for requests"
+
+    def _answer(self, request_id: str, request: bytes, *, again: bool) -> None:
+        answer = self._ask_app(request)
+        if answer is None:
+            self._undecided.pop(request_id, None)
+            self._say(f"request {request_id[:12]} could not be answered; the lines above say why")
+            beat = exchange_pb2.Beat(doing="in trouble", in_trouble_with=bytes.fromhex(request_id))
+            self._persistently(lambda channel: _unary(channel, "Heartbeat", beat.SerializeToString()))
+            return
+        if isinstance(answer, Refusal):
+            undecided = answer.reason is Reason.AWAITING_APPROVAL
+            if undecided and self._channel is not None:
+                self._undecided[request_id] = request
+            else:
+                self._undecided.pop(request_id, None)
+            if undecided and again:
+                return
+            self._say(f"request {request_id[:12]}: refused ({answer.reason.words}): {answer.message}")
+            if undecided:
+                self._say(f"  `dpdd-client approve {request_id[:12]} --silo {self._silo.folder}` allows it")
+            self._send_refusal(answer)
+            return
+        self._undecided.pop(request_id, None)
+        self._send_release(request_id, request)
+
+    def _ask_app(self, request: bytes) -> Answer | None:
+        """What the installed ClientApp answers; None after it failed a few times (it says why itself)."""
+        for attempt in range(ATTEMPTS):
+            metadata = Metadata(
+                run_id=1,
+                message_id="request",
+                src_node_id=_COORDINATOR,
+                dst_node_id=_ME,
+                reply_to_message_id="",
+                group_id="",
+                created_at=time.time(),
+                ttl=3600.0,
+                message_type=flower.ACTION,
+            )
+            message = Message(  # type: ignore[call-overload]
+                content=flower.pack(request, "dpdd.v1.ReleaseRequest"), metadata=metadata
+            )
+            context = Context(
+                run_id=1,
+                node_id=_ME,
+                node_config={"silo": str(self._silo.folder)},
+                state=RecordDict(),
+                run_config={},
+            )
+            reply = self._app(message, context)
+            if not reply.has_error():
+                return decode_answer(flower.unpack(reply.content, "dpdd.v1.Answer"))
+            if attempt + 1 < ATTEMPTS:
+                self._stop.wait(1.0 + attempt)
+        return None
+
+    def _refuse_stranger(self, request_id: str) -> None:
+        why = "the request is not signed by the coordinator that this silo joined"
+        log.error("refused request %s: %s", request_id[:12], why)
+        self._say(f"request {request_id[:12]}: refused (wrong coordinator): {why}")
+        self._send_refusal(Refusal(request_id, self._silo.settings.name, Reason.WRONG_COORDINATOR, why))
+
+    def _send_refusal(self, refusal: Refusal) -> None:
+        wire = refusal_pb2.Answer.FromString(encode_answer(refusal)).refusal.SerializeToString()
+        self._persistently(lambda channel: _unary(channel, "Refuse", wire))
+
+    def _send_release(self, request_id: str, request: bytes) -> None:
+        """From the file in the outbox, which holds these bytes for ever."""
+        path = self._silo.outbox.path(request_id)
+        ledger = self._silo.ledger()
+        try:
+            manifest = manifest_of(path, request_id, ledger.committed(request_id))
+        finally:
+            ledger.close()
+        words = f"{manifest.size / 1e6:.2f} MB for run {decode_request(request).run}"
+        self._doing = f"sending {words}"
+
+        def tell(received: int) -> None:
+            self._say(f"sending {words}" + (f", from byte {received}" if received else ""))
+
+        if self._persistently(lambda channel: upload(channel, path, manifest, tell)):
+            self._say(f"request {request_id[:12]}: the coordinator has the release ({words})")
+
+    def _persistently(self, send: Callable[[grpc.Channel], object]) -> bool:
+        """Try until it is through; False when the coordinator says no, or when the node stops."""
+        wait, refused = 0.2, 0
+        while not self._stop.is_set():
+            channel = self._channel
+            if channel is not None:
+                try:
+                    send(channel)
+                    return True
+                except grpc.RpcError as error:
+                    refused += error.code() not in _ON_THE_WAY
+                    if refused >= ATTEMPTS or error.code() in _NO:
+                        self._say(f"the coordinator refused: {explain(error)}")
+                        return False
+                    log.info("not sent: %s", explain(error))
+                except (DpddError, ValueError) as error:  # ValueError: the channel was closed meanwhile
+                    log.info("not sent: %s", error)
+            self._stop.wait(wait * (0.5 + secrets.randbelow(1000) / 1000))
+            wait = min(2 * wait, LONGEST_WAIT if channel is not None else 1.0)
+        return False
+
+    def _beat(self) -> None:
+        while not self._stop.wait(BEAT_SECONDS):
+            channel = self._channel
+            if channel is not None:
+                beat = exchange_pb2.Beat(doing=self._doing[:200]).SerializeToString()
+                try:
+                    _unary(channel, "Heartbeat", beat)
+                except (grpc.RpcError, ValueError):
+                    log.debug("a heartbeat did not get through")
+
+    def _progress(self, what: str, done: int, of: int) -> None:
+        self._doing = what
+        self._console(what, done, of)
+
+    def _say(self, text: str) -> None:
+        if text != self._trouble:
+            self._console.say(f"{time.strftime('%H:%M:%S')} {text}")
+        self._trouble = text
+
+
+_NO = (*_FOR_GOOD, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNIMPLEMENTED)
+_ON_THE_WAY = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.UNKNOWN,
+)
+"""What a bad line or a full disk look like: worth any number of tries."""
+
+
+def _unary(channel: grpc.Channel, method: str, data: bytes) -> bytes:
+    reply: bytes = channel.unary_unary(f"/dpdd.v1.Exchange/{method}")(data, timeout=_UNARY)
+    return reply

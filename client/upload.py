@@ -1,0 +1,38 @@
+"""Sending a finished release: from the outbox file, in chunks, from the byte where the coordinator is."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+
+from dpdd.common.errors import IntegrityError
+from dpdd.common.wire.exchange import Manifest, parts
+from dpdd.common.wire.parsing import parse
+from dpdd.v1 import transfer_pb2
+
+PATIENCE = 60.0
+
+
+def manifest_of(path: Path, request_id: str, sha256: str | None = None) -> Manifest:
+    """What is about to be sent; `sha256` where it is known, as the ledger does of every release."""
+    if sha256 is None:
+        with path.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    return Manifest(sha256, path.stat().st_size, request_id)
+
+
+def upload(channel: grpc.Channel, path: Path, manifest: Manifest, progress: Callable[[int], None]) -> None:
+    """Send what is missing of a release, until the coordinator has stored it; grpc.RpcError when the way is broken."""
+    status = channel.unary_unary("/dpdd.v1.Exchange/Status")
+    found = parse(transfer_pb2.TransferStatus, status(manifest.to_wire().SerializeToString(), timeout=PATIENCE))
+    if found.complete:
+        return
+    progress(found.received)
+    with path.open("rb", buffering=0) as file:
+        sent = channel.stream_unary("/dpdd.v1.Exchange/Upload")(parts(manifest, file, found.received))
+    done = parse(transfer_pb2.TransferStatus, sent)
+    if not done.complete or done.payload_sha256.hex() != manifest.sha256:
+        raise IntegrityError("the coordinator acknowledged something else than was sent")

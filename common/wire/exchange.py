@@ -1,0 +1,173 @@
+"""What both ends of the exchange must agree on: limits, names, join tokens, signed requests, manifests and chunks.
+
+>>> token = Token(bytes(SECRET), bytes(32))
+>>> Token.parse(str(token)) == token
+True
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from dpdd.common.errors import IntegrityError
+from dpdd.common.wire.parsing import MOST_BYTES, check, parse, without
+from dpdd.v1 import exchange_pb2, transfer_pb2
+
+PORT = 7443
+JOIN_PORT = 7444
+
+SERVER_NAME = "coordinator.dpdd"
+"""The name in every coordinator's certificate. The authority is private and signs for one coordinator only, so the
+certificate says which role its holder has; the address may change."""
+
+AUTHORITY_OID = "2.25.208836237713394093420433346846302394119"
+"""Extension of a server certificate with its authority's certificate (DER): TLS shows a newcomer only the former, and
+a join token names the latter by its SHA-256."""
+
+CHUNK = 1 << 18
+MOST_CHUNK = 1 << 20
+MOST_MESSAGE = MOST_CHUNK + (1 << 12)
+MOST_REQUEST = 1 << 26
+MOST_PAYLOAD = MOST_BYTES
+BEAT_SECONDS = 10.0
+
+SECRET = 24
+_TOKEN = "dpdd-join-1."
+_REQUEST_PREFIX = b"dpdd request v1\0"
+_CHUNK = exchange_pb2.UploadPart.CHUNK_FIELD_NUMBER
+_DATA = transfer_pb2.Chunk.DATA_FIELD_NUMBER
+
+
+@dataclass(frozen=True)
+class Token:
+    """Good for one certificate: a secret, and the SHA-256 of the authority that will sign."""
+
+    secret: bytes
+    authority_sha256: bytes
+
+    def __str__(self) -> str:
+        return _TOKEN + base64.urlsafe_b64encode(self.authority_sha256 + self.secret).decode().rstrip("=")
+
+    @property
+    def hash(self) -> str:
+        """What the coordinator keeps of the secret."""
+        return hashlib.sha256(b"dpdd join token v1\0" + self.secret).hexdigest()
+
+    @classmethod
+    def parse(cls, text: str) -> Token:
+        """The token in `text`; WireError when it is not one, or was cut short."""
+        body = text.strip().removeprefix(_TOKEN)
+        try:
+            data = base64.urlsafe_b64decode((body + "=" * (-len(body) % 4)).encode("ascii"))
+        except (binascii.Error, ValueError):
+            data = b""
+        whole = text.strip().startswith(_TOKEN) and len(text) < 200 and len(data) == 32 + SECRET
+        check(whole, f"this is not a whole join token: it starts with {_TOKEN} and has 87 characters")
+        return cls(data[32:], data[:32])
+
+
+def sign_request(request: bytes, key: Ed25519PrivateKey) -> bytes:
+    """The envelope in which a coordinator sends a request."""
+    signature = key.sign(_REQUEST_PREFIX + request)
+    return exchange_pb2.RequestEnvelope(request=request, signature=signature).SerializeToString()
+
+
+def open_request(envelope: bytes, key: bytes) -> tuple[bytes, bool]:
+    """The bytes of the request inside, and whether the coordinator with that `key` signed them."""
+    message = parse(exchange_pb2.RequestEnvelope, envelope, most_bytes=MOST_REQUEST + (1 << 10))
+    try:
+        Ed25519PublicKey.from_public_bytes(key).verify(message.signature, _REQUEST_PREFIX + message.request)
+    except (InvalidSignature, ValueError):
+        return message.request, False
+    return message.request, True
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What is about to be uploaded, and which request it answers."""
+
+    sha256: str
+    size: int
+    request_id: str
+
+    def to_wire(self) -> transfer_pb2.Manifest:
+        """As protobuf."""
+        ids = {"sha256": bytes.fromhex(self.sha256), "request_id": bytes.fromhex(self.request_id)}
+        return transfer_pb2.Manifest(size=self.size, **ids)
+
+    @classmethod
+    def from_wire(cls, message: transfer_pb2.Manifest) -> Manifest:
+        """Checked."""
+        check(len(message.sha256) == 32, "a manifest names its payload by the 32 bytes of a SHA-256")
+        check(len(message.request_id) == 32, "a manifest names its request by the 32 bytes of a SHA-256")
+        check(0 < message.size <= MOST_PAYLOAD, f"a payload has 1 to {MOST_PAYLOAD} bytes, not {message.size}")
+        return cls(message.sha256.hex(), message.size, message.request_id.hex())
+
+
+def parts(manifest: Manifest, file: BinaryIO, offset: int, chunk: int = CHUNK) -> Iterator[bytes]:
+    """The messages of an upload that starts at `offset`: the manifest, then chunks as they are read."""
+    yield exchange_pb2.UploadPart(manifest=manifest.to_wire()).SerializeToString()
+    name = bytes.fromhex(manifest.sha256)
+    file.seek(offset)
+    while offset < manifest.size and (data := file.read(chunk)):
+        head = transfer_pb2.Chunk(payload_sha256=name, offset=offset, crc32=zlib.crc32(data)).SerializeToString()
+        frame = _framed(_DATA, len(data))
+        yield _framed(_CHUNK, len(head) + len(frame) + len(data), head, frame, data)
+        offset += len(data)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A chunk whose data is still where it arrived: payloads are large, and a copy costs as much as the network."""
+
+    head: transfer_pb2.Chunk
+    data: memoryview
+
+
+def read_part(part: bytes) -> transfer_pb2.Manifest | Piece:
+    """One message of an upload."""
+    check(len(part) <= MOST_MESSAGE, f"a part of an upload has at most {MOST_MESSAGE} bytes, not {len(part)}")
+    view = memoryview(part)
+    rest, ((start, end),) = without(view, _CHUNK, most=1)
+    if rest or not part:
+        message = parse(exchange_pb2.UploadPart, part)
+        check(message.WhichOneof("part") == "manifest" and start == end, "an upload has manifests and chunks only")
+        return message.manifest
+    head, ((first, last),) = without(view[start:end], _DATA, most=1)
+    return Piece(parse(transfer_pb2.Chunk, head), view[start + first : start + last])
+
+
+def check_chunk(piece: Piece, manifest: Manifest, received: int) -> None:
+    """WireError with one sentence, unless this is the next chunk of its payload."""
+    head, size = piece.head, len(piece.data)
+    check(head.payload_sha256.hex() == manifest.sha256, "a chunk of another payload than its manifest's")
+    check(head.offset >= received, f"a replayed chunk: byte {head.offset} came already, {received} is next")
+    check(head.offset == received, f"a chunk is missing: byte {received} is next, this one starts at {head.offset}")
+    check(0 < size <= MOST_CHUNK, f"a chunk has 1 to {MOST_CHUNK} bytes, not {size}")
+    check(received + size <= manifest.size, "a chunk that goes beyond the size in the manifest")
+
+
+def checked_data(piece: Piece) -> memoryview:
+    """The chunk's bytes; IntegrityError when they are damaged."""
+    if zlib.crc32(piece.data) != piece.head.crc32:
+        raise IntegrityError("an altered or truncated chunk: its checksum does not match; send it again")
+    return piece.data
+
+
+def _framed(field: int, size: int, *content: bytes) -> bytes:
+    """A length-delimited protobuf field by hand: protobuf itself would copy the data three times."""
+    head = bytearray([field << 3 | 2])
+    while size > 0x7F:
+        head.append(size & 0x7F | 0x80)
+        size >>= 7
+    head.append(size)
+    return b"".join([head, *content])

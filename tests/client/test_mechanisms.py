@@ -1,0 +1,162 @@
+"""Plans of Gaussian releases, in one stage and in several: exactly the budget that was asked for, and no more."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from dpdd.client.mechanisms import Contribution, gaussian_plan, privatised_sum
+from dpdd.client.records.records import Records
+from dpdd.common.privacy.accounting import (
+    EXACT,
+    _pld_epsilon,
+    calibrate,
+    gaussian_delta,
+    gaussian_releases,
+    guarantee,
+    rdp_guarantee,
+)
+from dpdd.common.privacy.clipping import Layout, class_segment, product_segment
+from dpdd.common.privacy.entropy import SeededEntropy
+from dpdd.common.privacy.events import Event, Gaussian, NonPrivate, compose, gaussian_mu, parts
+from dpdd.common.privacy.privatise import noise_distance
+from dpdd.common.wire.request import ReleaseRequest
+
+FIRST = Layout((class_segment("sums", 50, 3), product_segment("square", 40, 40, 3, norm=0.7)))
+LATER = Layout((class_segment("count", 1, 3), product_segment("residual", 3, 40, 3, norm=0.9)))
+
+
+def request(epsilon: float = 1.0, delta: float = 1e-5, stage: int = 0) -> ReleaseRequest:
+    return ReleaseRequest(
+        run="test",
+        method="sps",
+        settings={},
+        epsilon=epsilon,
+        delta=delta,
+        classes=("a", "b", "c"),
+        shape=(1, 8, 8),
+        public_seed=1,
+        stage=stage,
+    )
+
+
+def layouts(stages: int) -> list[Layout]:
+    return [FIRST, *[LATER] * (stages - 1)]
+
+
+def total(stages: int, epsilon: float, delta: float, share: float) -> tuple[Event, float]:
+    """What all stages' own plans add up to, with nothing taken from `whole`; all but the first are alike."""
+    first, last = (gaussian_plan(request(epsilon, delta, stage), layouts(stages), share) for stage in (0, stages - 1))
+    plans = [first, *[last] * (stages - 1)]
+    return compose(*(plan.event for plan in plans)), math.fsum(plan.distance for plan in plans)
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 0.1, 1.0, 8.0, 20.0])
+@pytest.mark.parametrize("delta", [1e-2, 1e-5, 1e-10])
+@pytest.mark.parametrize("stages", [1, 2, 3, 5, 50])
+def test_all_stages_together_cost_exactly_what_was_asked(epsilon: float, delta: float, stages: int) -> None:
+    for share in (0.01, 0.1, 0.3, 0.5, 0.99):
+        event, distance = total(stages, epsilon, delta, share)
+        mu = gaussian_mu(event)
+        assert mu is not None
+        spent = gaussian_delta(mu, epsilon) + (1.0 + math.exp(epsilon)) * distance
+        assert 0.9999 * delta < spent <= delta, "not a bit more than delta, and hardly less"
+        assert guarantee(event, delta).epsilon <= epsilon * (1.0 + 1e-11)
+        assert guarantee(event, delta).epsilon > 0.999 * epsilon
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 4.0])
+@pytest.mark.parametrize("stages", [1, 2, 4])
+def test_other_accountants_agree(epsilon: float, stages: int) -> None:
+    """Privacy-loss distributions give the same within their grid, Rényi accounting never less."""
+    event, _ = total(stages, epsilon, 1e-5, 0.3)
+    by_loss, by_renyi = _pld_epsilon(event, 1e-5), rdp_guarantee(event, 1e-5).epsilon
+    assert by_loss == pytest.approx(epsilon, rel=2e-3) and by_loss >= 0.9999 * epsilon
+    assert epsilon <= by_renyi < 1.3 * epsilon
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.9])
+@pytest.mark.parametrize("stages", [2, 4, 11])
+def test_the_first_stage_has_its_share(stages: int, share: float) -> None:
+    plans = [gaussian_plan(request(stage=stage), layouts(stages), share) for stage in range(stages)]
+    precisions = [1.0 / part.sigma**2 for plan in plans for part in parts(plan.event) if isinstance(part, Gaussian)]
+    assert precisions[0] / sum(precisions) == pytest.approx(share)
+    assert len(set(precisions[1:])) == 1
+    one = gaussian_plan(request(), [FIRST]).event
+    assert isinstance(one, Gaussian) and sum(precisions) == pytest.approx(1.0 / one.sigma**2, rel=1e-6)
+
+
+@pytest.mark.parametrize("stages", [2, 3, 7])
+def test_every_stage_names_the_same_whole(stages: int) -> None:
+    """What the ledger reserves at the first stage is, to the bit, what later stages say that they are part of."""
+    plans = [gaussian_plan(request(stage=stage), layouts(stages), 0.4) for stage in range(stages)]
+    event, distance = total(stages, 1.0, 1e-5, 0.4)
+    for plan in plans:
+        assert plan.whole == event and plan.whole_distance == distance
+        assert plan.guarantee.epsilon == 1.0 and plan.guarantee.delta == 1e-5 and plan.guarantee.accountant == EXACT
+    assert [plan.coordinates for plan in plans] == [FIRST.coordinates, *[LATER.coordinates] * (stages - 1)]
+
+
+@pytest.mark.parametrize("stages", [1, 3])
+def test_the_distance_is_that_of_this_release_s_noise(stages: int) -> None:
+    for stage, layout in enumerate(layouts(stages)):
+        plan = gaussian_plan(request(stage=stage), layouts(stages), 0.4)
+        assert isinstance(plan.event, Gaussian)
+        assert plan.distance == noise_distance(plan.event, layout) > 0.0
+
+
+def test_one_stage_has_no_whole_and_the_least_noise() -> None:
+    plan = gaussian_plan(request(), [FIRST])
+    assert plan.whole is None and plan.whole_distance is None and isinstance(plan.event, Gaussian)
+    least = calibrate(gaussian_releases(1), 1.0, 1e-5)
+    assert least <= plan.event.sigma < least * (1.0 + 1e-6)
+
+
+def test_without_a_budget_there_is_no_noise() -> None:
+    plan = gaussian_plan(request(epsilon=math.inf, stage=1), layouts(2), 0.5)
+    assert plan.event == NonPrivate() and plan.distance == 0.0 and plan.coordinates == LATER.coordinates
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, -0.1, 1.5, math.nan])
+def test_a_share_that_leaves_a_stage_nothing_is_refused(share: float) -> None:
+    for epsilon in (1.0, math.inf):
+        with pytest.raises(ValueError, match="between 0 and 1"):
+            gaussian_plan(request(epsilon), layouts(2), share)
+
+
+def test_budgets_too_loose_for_the_sampler_are_refused_in_words() -> None:
+    with pytest.raises(ValueError, match="smaller epsilon or a larger delta"):
+        gaussian_plan(replace(request(), epsilon=32.0, delta=1e-12), [FIRST])
+
+
+def alike(images: NDArray[np.float32], labels: NDArray[np.int64]) -> Contribution:
+    return images.reshape(len(images), -1)[:, :3] / 4.0, {}
+
+
+def by_place(images: NDArray[np.float32], labels: NDArray[np.int64]) -> Contribution:
+    """Off by a little more at every place of the batch, as no mechanism should be."""
+    return alike(images, labels)[0] + np.float32(1e-6) * np.arange(len(images), dtype=np.float32)[:, None], {}
+
+
+@pytest.mark.parametrize("contributions", [alike, by_place])
+def test_a_record_s_contribution_does_not_depend_on_its_place(
+    contributions: Callable[[NDArray[np.float32], NDArray[np.int64]], Contribution],
+) -> None:
+    """Else removing one record would change the contributions of those after it, too."""
+    images = np.random.default_rng(0).random((40, 1, 8, 8), dtype=np.float32)
+    labels, layout = np.arange(40) % 2, Layout((class_segment("x", 3, 2),))
+    plan = gaussian_plan(request(epsilon=math.inf), [layout])
+
+    def sums(kept: slice) -> NDArray[np.int64]:
+        records = Records(images[kept], labels[kept])
+        found = privatised_sum(records, layout, contributions, plan, SeededEntropy(0), lambda *_: None, batch=16)
+        return np.array(found.arrays["x"])
+
+    whole = sums(slice(None))
+    for start in (1, 2, 17):
+        np.testing.assert_array_equal(sums(slice(0, start)) + sums(slice(start, None)), whole)

@@ -1,0 +1,317 @@
+"""The teacher: ridge regression and Newton steps against plain recomputations, and a file that refuses garbage."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import save_file
+from torch import Tensor
+
+from dpdd.common.errors import DataError
+from dpdd.common.models.backbone import Provenance, build, load, save
+from dpdd.common.models.convnet import ConvNetArchitecture
+from dpdd.common.synthesis import sps, teacher
+from dpdd.common.synthesis.dataset import TEACHER, SyntheticSet
+from dpdd.common.synthesis.portrait import Portrait
+from dpdd.common.synthesis.statistics import Statistics
+from dpdd.common.synthesis.summary import Summary
+from dpdd.common.synthesis.teacher import CURVATURE, RESIDUAL_CLIP, SHARPNESS, SHRINKAGE, Teacher
+from tests.common.synthesis.released import statistics_of
+
+SHAPE = (1, 12, 12)
+CLASSES = 3
+
+
+@pytest.fixture(scope="module")
+def backbone(tmp_path_factory: pytest.TempPathFactory) -> str:
+    torch.manual_seed(1)
+    path = tmp_path_factory.mktemp("backbone") / "tiny"
+    network = build(ConvNetArchitecture(channels=1, height=12, width=12, classes=3, widths=(8, 16), pool_after=(1,)))
+    with torch.no_grad():
+        network.whitening.fit(network.eval().features(torch.rand(300, *SHAPE)))
+    save(path, network, Provenance(public_data="none", licence="none", accuracy=0.0, command="test", seed=1))
+    return str(path)
+
+
+def table_for(backbone: str, stage: int = 0) -> Summary:
+    settings = sps.MethodSettings(backbone=backbone, features=6, picture=4, stages=2)
+    return sps.summary(settings, load(backbone), CLASSES, SHAPE, 1, stage)
+
+
+def bars(count: int, seed: int = 2) -> tuple[Tensor, Tensor]:
+    """A bright bar at the left, in the middle or at the right, dimly."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(count) % CLASSES
+    images = 0.6 * torch.rand(count, *SHAPE, generator=generator)
+    for label in range(CLASSES):
+        images[labels == label, :, :, 4 * label : 4 * label + 4] += 0.2
+    return images, labels
+
+
+def portraits_of(table: Summary, images: Tensor) -> Tensor:
+    with torch.no_grad():
+        _, portraits = table.measure(images)
+    assert portraits is not None
+    return portraits
+
+
+def test_on_clean_sums_it_is_ridge_regression(backbone: str) -> None:
+    """With a ridge of a thousandth of the mean variance, and scores of ten times one-hot, less their mean."""
+    table = table_for(backbone)
+    images, labels = bars(90)
+    x = portraits_of(table, images).double().numpy()
+    y = np.eye(CLASSES)[labels.numpy()]
+    q = x.T @ x / len(x)
+    weights = np.linalg.solve(q + 1e-3 * np.trace(q) / len(q) * np.eye(len(q)), x.T @ y / len(x)).T
+    expected = SHARPNESS * (weights - weights.mean(0))
+    found = teacher.learn([statistics_of(table, images, labels)], [table])
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
+    assert found.dtype == np.float32 and found.shape == (CLASSES, 23)
+
+
+def test_it_tells_unseen_images_apart(backbone: str) -> None:
+    table = table_for(backbone)
+    weights = torch.from_numpy(teacher.learn([statistics_of(table, *bars(600))], [table]))
+    images, labels = bars(300, seed=3)
+    answers = (portraits_of(table, images) @ weights.T).argmax(1)
+    assert (answers == labels).float().mean() > 0.95
+
+
+def test_a_later_stage_is_one_newton_step(backbone: str) -> None:
+    """From where that stage was centred, with the shrunk second moment for a Hessian."""
+    tables = [table_for(backbone, stage) for stage in (0, 1)]
+    images, labels = bars(90)
+    first = statistics_of(tables[0], images, labels)
+    start = np.random.default_rng(1).normal(size=(CLASSES, 23)).astype(np.float32)
+    later = statistics_of(tables[1], images, labels, centre={"teacher": start})
+    x = portraits_of(tables[0], images).double().numpy()
+    logits = x @ start.T.astype(np.float64)
+    p = np.exp(logits - logits.max(1, keepdims=True))
+    wrong = p / p.sum(1, keepdims=True) - np.eye(CLASSES)[labels.numpy()]
+    wrong /= np.maximum(np.linalg.norm(wrong, axis=1, keepdims=True) / RESIDUAL_CLIP, 1.0)
+    q = x.T @ x / len(x)
+    hessian = CURVATURE * (q + 1e-3 * np.trace(q) / len(q) * np.eye(len(q)))
+    expected = start - np.linalg.solve(hessian, (wrong.T @ x / len(x)).T).T
+    found = teacher.learn([first, later], tables)
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max())
+
+
+def test_the_last_stage_decides_and_each_starts_from_its_own_centre(backbone: str) -> None:
+    """A late silo changes the first stage's sums, but not what later stages were centred on."""
+    tables = [table_for(backbone, min(stage, 1)) for stage in range(3)]
+    images, labels = bars(90)
+    first = statistics_of(tables[0], images, labels)
+    a, b = (np.random.default_rng(seed).normal(size=(CLASSES, 23)).astype(np.float32) for seed in (1, 2))
+    stages = [statistics_of(tables[1], images, labels, centre={"teacher": start}) for start in (a, b)]
+    both = teacher.learn([first, *stages], tables)
+    np.testing.assert_array_equal(both, teacher.learn([first, stages[1]], [tables[0], tables[2]]))
+    assert np.abs(both - teacher.learn([first, stages[0]], tables[:2])).max() > 1e-2
+
+
+def test_newton_steps_lower_the_loss(backbone: str) -> None:
+    tables, (images, labels) = [table_for(backbone)], bars(300)
+    labels = torch.where(torch.rand(300, generator=torch.Generator().manual_seed(5)) < 0.2, 0, labels)  # some doubt
+    statistics, portraits, losses = [statistics_of(tables[0], images, labels)], portraits_of(tables[0], images), []
+    for _ in range(4):
+        weights = teacher.learn(statistics, tables)
+        losses.append(float(torch.nn.functional.cross_entropy(portraits @ torch.from_numpy(weights).T, labels)))
+        tables.append(table_for(backbone, 1))
+        statistics.append(statistics_of(tables[-1], images, labels, centre={"teacher": weights}))
+    assert losses[-1] < losses[0] - 0.01
+
+
+def test_unclipped_residuals_are_the_gradient_of_cross_entropy(backbone: str) -> None:
+    table = table_for(backbone)
+    images, labels = bars(60)
+    portraits = portraits_of(table, images)
+    best = torch.from_numpy(teacher.learn([statistics_of(table, images, labels)], [table]))
+    weights = (3.0 * best).requires_grad_(True)  # sure enough that nobody is clipped
+    torch.nn.functional.cross_entropy(portraits @ weights.T, labels, reduction="sum").backward()
+    wrong = teacher.residuals(portraits, labels, weights.detach())
+    kept = wrong.norm(dim=1) < 1.0
+    assert kept.float().mean() > 0.9
+    if not kept.all():
+        weights.grad = None
+        torch.nn.functional.cross_entropy(portraits[kept] @ weights.T, labels[kept], reduction="sum").backward()
+    assert weights.grad is not None
+    torch.testing.assert_close(RESIDUAL_CLIP * wrong[kept].T @ portraits[kept], weights.grad, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("scale", [0.0, 1.0, 30.0, 1e4, 1e30])
+def test_residuals_have_norm_one_at_most_and_keep_their_direction(backbone: str, scale: float) -> None:
+    portraits, labels = portraits_of(table_for(backbone), bars(60)[0]), bars(60)[1]
+    weights = scale * torch.randn(CLASSES, 23, generator=torch.Generator().manual_seed(1))
+    found = teacher.residuals(portraits, labels, weights)
+    assert (found.norm(dim=1) <= 1.0 + 1e-6).all()
+    wrong = torch.softmax(portraits.double() @ weights.double().T, 1) - torch.eye(CLASSES)[labels]
+    length = wrong.norm(dim=1).clamp_min(RESIDUAL_CLIP)
+    if scale <= 30.0:
+        torch.testing.assert_close(found.double(), wrong / length[:, None], atol=1e-5, rtol=0)
+
+
+def test_residuals_do_not_depend_on_the_place_in_a_batch(backbone: str) -> None:
+    """To the last bit, and for classifiers that blow up the last bit as well."""
+    portraits = portraits_of(table_for(backbone), bars(250)[0])
+    labels = bars(250)[1]
+    for scale in (1.0, 1e8, 1e30, 3e38):
+        weights = scale * torch.randn(CLASSES, 23, generator=torch.Generator().manual_seed(1)).sign()
+        straight = teacher.residuals(portraits, labels, weights)
+        turned = teacher.residuals(portraits.roll(1, 0), labels.roll(1), weights).roll(-1, 0)
+        assert torch.equal(straight.nan_to_num(9.0), turned.nan_to_num(9.0))
+
+
+def test_noise_shrinks_it(backbone: str) -> None:
+    table = table_for(backbone)
+    statistics = statistics_of(table, *bars(300))
+    sizes = []
+    for noise in (0.0, 0.01, 0.1, 1.0):
+        sizes.append(float(np.linalg.norm(teacher.learn([replace(statistics, noise=noise)], [table]))))
+    assert sizes == sorted(sizes, reverse=True) and sizes[-1] < 0.2 * sizes[0]
+
+
+def test_shrinkage_is_what_the_noise_in_the_second_moment_demands(backbone: str) -> None:
+    """The spectral norm that is stated, against that of drawn noise."""
+    table = table_for(backbone)
+    images, labels = bars(300)
+    clean = teacher.moments_of(statistics_of(table, images, labels), table)
+    noisy = teacher.moments_of(statistics_of(table, images, labels, noise=0.5), table)
+    largest = float(torch.linalg.eigvalsh(noisy.second - clean.second).abs().max())
+    assert largest == pytest.approx(noisy.spectral_noise, rel=0.35) and 0.0 < SHRINKAGE <= 1.0
+    entries = (noisy.second - clean.second)[*torch.triu_indices(23, 23, 1)]
+    assert float(entries.std()) == pytest.approx(noisy.noise, rel=0.2)
+    torch.testing.assert_close(noisy.second, noisy.second.T)
+    levels = (noisy.means * noisy.counts[:, None] - clean.means * clean.counts[:, None]).std(1)
+    torch.testing.assert_close(levels, noisy.mean_noise * noisy.counts, rtol=0.5, atol=0.0)
+
+
+def test_moments_of_clean_sums_are_the_data_s_own(backbone: str) -> None:
+    table = table_for(backbone)
+    images, labels = bars(91)
+    x = portraits_of(table, images).double()
+    found = teacher.moments_of(statistics_of(table, images, labels), table)
+    torch.testing.assert_close(found.counts, torch.bincount(labels).double())
+    torch.testing.assert_close(found.second, x.T @ x / 91, atol=1e-9, rtol=1e-6)
+    means = torch.stack([x[labels == label].mean(0) for label in range(CLASSES)])
+    torch.testing.assert_close(found.means, means, atol=1e-9, rtol=1e-6)
+    around = x - means[labels]
+    torch.testing.assert_close(found.within, around.T @ around / 91, atol=1e-9, rtol=1e-6)
+    assert found.known.all() and found.spectral_noise == 0.0
+
+
+def test_a_class_lost_in_noise_is_said_to_be(backbone: str) -> None:
+    table = table_for(backbone)
+    images, labels = bars(90)
+    statistics = statistics_of(table, images[labels < 2], labels[labels < 2])
+    sums = {name: array.copy() for name, array in statistics.sums.items()}
+    sums["count"][2] = -0.3
+    found = teacher.moments_of(Statistics(sums, 0.2, 1), table)
+    assert found.known.tolist() == [True, True, False] and float(found.counts[2]) == 1.0
+    assert np.isfinite(teacher.learn([Statistics(sums, 0.2, 1)], [table])).all()
+
+
+# The file
+
+
+def saved(backbone: str, folder: Path) -> Teacher:
+    table = table_for(backbone)
+    assert table.portrait is not None
+    weights = teacher.learn([statistics_of(table, *bars(90))], [table])
+    made = Teacher(weights, backbone, load(backbone).card.sha256, table.portrait)
+    made.save(folder)
+    return made
+
+
+def test_round_trip(backbone: str, tmp_path: Path) -> None:
+    made = saved(backbone, tmp_path)
+    loaded = Teacher.load(tmp_path)
+    assert loaded is not None and loaded.classes == CLASSES
+    assert (loaded.backbone, loaded.backbone_sha256, loaded.portrait) == (backbone, made.backbone_sha256, made.portrait)
+    images, labels = bars(700, seed=4)
+    assert torch.equal(loaded.probabilities(images), made.probabilities(images))
+    torch.testing.assert_close(loaded.probabilities(images), torch.softmax(made.logits(images), 1))
+    torch.testing.assert_close(loaded.probabilities(images).sum(1), torch.ones(700))
+    assert (loaded.probabilities(images).argmax(1) == labels).float().mean() > 0.9
+    first = (tmp_path / TEACHER).read_bytes()
+    loaded.save(tmp_path)
+    assert (tmp_path / TEACHER).read_bytes() == first
+
+
+def test_a_dataset_brings_its_teacher_and_no_other(backbone: str, tmp_path: Path) -> None:
+    made = saved(backbone, tmp_path)
+    images = np.zeros((2, *SHAPE), np.uint8)
+    SyntheticSet(images, np.array([0, 1]), ("a", "b", "c"), None, made).save(tmp_path)
+    found = SyntheticSet.load(tmp_path).teacher
+    assert found is not None
+    np.testing.assert_array_equal(found.weights, made.weights)
+    SyntheticSet(images, np.array([0, 1]), ("a", "b", "c")).save(tmp_path)
+    assert SyntheticSet.load(tmp_path).teacher is None and Teacher.load(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("weights", "about"),
+    [
+        (np.ones((3, 22), np.float32), {}),
+        (np.ones((3, 24), np.float32), {}),
+        (np.ones(23, np.float32), {}),
+        (np.ones((3, 23, 1), np.float32), {}),
+        (np.ones((3, 23), np.float64), {}),
+        (np.full((3, 23), np.nan, np.float32), {}),
+        (np.ones((3, 23), np.float32), {"portrait": [6, 4]}),
+        (np.ones((3, 23), np.float32), {"portrait": ["6", "4", "1"]}),
+        (np.ones((3, 23), np.float32), {"portrait": None}),
+        (np.ones((3, 23), np.float32), None),
+    ],
+    ids=["narrow", "wide", "flat", "cubic", "double", "nan", "short", "text", "none", "no header"],
+)
+def test_weights_that_do_not_fit_are_refused(tmp_path: Path, weights: np.ndarray, about: dict[str, object]) -> None:
+    header = None
+    if about is not None:
+        header = {"dpdd": json.dumps({"backbone": "gray28", "sha256": "", "portrait": [6, 4, 1]} | about)}
+    save_file({"weights": weights}, tmp_path / TEACHER, metadata=header)
+    with pytest.raises(DataError, match="not a teacher"):
+        Teacher.load(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x80\x04pickle", b"\xff" * 100])
+def test_files_that_are_no_teachers_are_refused(backbone: str, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / TEACHER).write_bytes(content)
+    with pytest.raises(DataError, match="not a teacher"):
+        Teacher.load(tmp_path)
+
+
+def test_portraits_of_another_backbone_are_refused(backbone: str) -> None:
+    from dpdd.common.errors import IntegrityError
+
+    made = Teacher(np.zeros((3, 23), np.float32), backbone, "0" * 64, Portrait(6, 4, 1))
+    with pytest.raises(IntegrityError, match="asked for"):
+        made.logits(torch.rand(1, *SHAPE))
+
+
+# Lessons
+
+
+@pytest.mark.parametrize("count", [1, 99, 100, 250, 601])
+def test_lessons_are_images_and_as_many_as_asked(count: int) -> None:
+    images = torch.rand(30, 3, 16, 12, generator=torch.Generator().manual_seed(0))
+    before = images.clone()
+    found = [teacher.lessons(images, count, 0.08, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)]
+    assert found[0].shape == (count, 3, 16, 12) and found[0].min() >= 0 and found[0].max() <= 1
+    assert torch.equal(found[0], found[1]) and not torch.equal(found[0], found[2])
+    assert torch.equal(images, before)
+
+
+def test_a_third_of_the_lessons_each_is_jostled_blended_and_pasted() -> None:
+    """From black and white images: jostled ones are dark or light all over, blends in between, collages in parts."""
+    images = torch.zeros(20, 1, 14, 14)
+    images[10:] = 1.0
+    made = teacher.lessons(images, 900, 0.05, torch.Generator().manual_seed(1)).view(9, 100, -1)
+    flat = made.amax(2) - made.amin(2) < 1e-3
+    grey = flat & (made.mean(2) > 0.01) & (made.mean(2) < 0.4)
+    assert flat[0::3].all() and not grey[0::3].any()
+    assert flat[1::3].all() and float(grey[1::3].float().mean()) > 0.05
+    assert 0.3 < float(flat[2::3].float().mean()) < 0.7

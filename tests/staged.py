@@ -1,0 +1,130 @@
+"""A small method with stages, both halves, for tests of everything around methods: block means, re-centred.
+
+`register` makes it known in this process; tests use the fixture `staged_method`.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Annotated, Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from pydantic import Field
+
+from dpdd.client.mechanisms import Contribution, Plan, gaussian_plan, privatised_sum
+from dpdd.common.config import Settings
+from dpdd.common.methods import METHODS, Method
+from dpdd.common.privacy.clipping import Layout, class_segment
+from dpdd.common.synthesis.dataset import SyntheticSet
+from dpdd.common.synthesis.statistics import Statistics
+from dpdd.common.wire.request import Kind, ReleaseRequest
+
+NAME = "staged"
+BLOCKS = 4
+WIDTH = BLOCKS * BLOCKS
+
+
+class MethodSettings(Settings):
+    stages: Annotated[int, Field(ge=1, le=8)] = 3
+    count_weight: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.1
+    first_share: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5
+
+
+class SynthesisSettings(Settings):
+    brightness: float = 1.0
+
+
+def stages(settings: MethodSettings) -> int:
+    return settings.stages
+
+
+def layout(settings: MethodSettings, classes: int, stage: int = 0) -> Layout:
+    return Layout((class_segment("sums", WIDTH, classes), class_segment("count", 1, classes)))
+
+
+def blocks(images: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The means of 4 x 4 blocks of an image in [0, 1], as a vector of norm at most 1."""
+    images = images.mean(axis=1)
+    rows = [part.mean(axis=1) for part in np.array_split(images, BLOCKS, axis=1)]
+    cells = [part.mean(axis=1) for row in rows for part in np.array_split(row, BLOCKS, axis=1)]
+    return np.stack(cells, axis=1) / BLOCKS
+
+
+def class_means(statistics: Statistics, settings: MethodSettings) -> NDArray[np.float64]:
+    counts = np.maximum(statistics.sums["count"] / settings.count_weight, 1.0)
+    sums = statistics.sums["sums"] / (0.5 * math.sqrt(1.0 - settings.count_weight**2))
+    return sums / counts + statistics.centre.get("mean", np.zeros(WIDTH))
+
+
+def centre(
+    statistics: Sequence[Statistics], settings: MethodSettings, **_public: Any
+) -> dict[str, NDArray[np.float32]]:
+    mean = class_means(statistics[-1], settings).mean(axis=0)
+    return {"mean": np.clip(mean, 0.0, 1.0 / BLOCKS).astype(np.float32)}
+
+
+def synthesise(
+    statistics: Sequence[Statistics],
+    settings: MethodSettings,
+    _synthesis: SynthesisSettings,
+    *,
+    classes: tuple[str, ...],
+    shape: tuple[int, int, int],
+    images_per_class: int,
+    **_rest: Any,
+) -> SyntheticSet:
+    assert len(statistics) == settings.stages
+    means = np.mean([class_means(stage, settings) for stage in statistics], axis=0)
+    grid = (np.clip(means * BLOCKS, 0.0, 1.0) * 255).round().astype(np.uint8).reshape(-1, 1, BLOCKS, BLOCKS)
+    side = [np.arange(size) * BLOCKS // size for size in shape[1:]]
+    pictures = grid[:, :, side[0]][:, :, :, side[1]].repeat(shape[0], axis=1)
+    labels = np.arange(len(classes)).repeat(images_per_class)
+    return SyntheticSet(pictures.repeat(images_per_class, axis=0), labels, classes)
+
+
+def plan(request: ReleaseRequest, settings: MethodSettings) -> Plan:
+    if request.stage and {name: array.shape for name, array in request.centre.items()} != {"mean": (WIDTH,)}:
+        raise ValueError("the centre of the method 'staged' is a mean")
+    layouts = [layout(settings, len(request.classes), stage) for stage in range(settings.stages)]
+    return gaussian_plan(request, layouts, settings.first_share)
+
+
+def run(
+    records: Any, request: ReleaseRequest, settings: MethodSettings, plan: Plan, entropy: Any, progress: Any
+) -> Any:
+    middle: Mapping[str, NDArray] = request.centre
+
+    def contributions(images: NDArray[np.float32], _labels: NDArray[np.int64]) -> Contribution:
+        rows = np.full((len(images), WIDTH + 1), settings.count_weight, dtype=np.float32)
+        moved = blocks(images) - middle.get("mean", np.float32(0.0))  # of norm at most 2
+        rows[:, :-1] = 0.5 * math.sqrt(1.0 - settings.count_weight**2) * moved
+        return rows, {}
+
+    total = layout(settings, len(request.classes), request.stage)
+    return privatised_sum(records, total, contributions, plan, entropy, progress)
+
+
+def _halves() -> dict[str, ModuleType]:
+    this = sys.modules[__name__]
+    return {f"dpdd.common.synthesis.{NAME}": this, f"dpdd.client.mechanisms.{NAME}": this}
+
+
+METHOD = Method(NAME, "block means in stages", frozenset({Kind.STATISTICS, Kind.DISTILLED_SET}))
+
+
+def register() -> None:
+    """For processes of their own, which end before anybody minds."""
+    METHODS[NAME] = METHOD
+    sys.modules.update(_halves())
+
+
+@pytest.fixture
+def staged_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(METHODS, NAME, METHOD)
+    for name, module in _halves().items():
+        monkeypatch.setitem(sys.modules, name, module)
