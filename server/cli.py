@@ -7,14 +7,50 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from dpdd.common.cli import Commands, table
-from dpdd.common.errors import DataError, IntegrityError
+from dpdd.common.cli import Commands, facts, print_json, table
+from dpdd.common.errors import ConfigError, DataError, IntegrityError
+from dpdd.common.wire.exchange import JOIN_PORT, PORT
+
+if TYPE_CHECKING:
+    from dpdd.server.exchange.coordinator import Coordinator
+    from dpdd.server.store import Asked
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point."""
     commands = Commands("dpdd-server", "Coordinate silos, and build a dataset from their releases.")
+    init = commands.add("init", _init, "make a coordinator's folder: its certificate authority and its keys")
+    init.add_argument("folder", type=Path, help="the coordinator's folder")
+    enrol = _own(commands, "enrol", _enrol, "expect a silo, and print its one-time join token")
+    enrol.add_argument("name", help="the silo's name, as in its silo.toml")
+    enrol.add_argument("--hours", type=float, default=72.0, help="how long the token is good for")
+    revoke = _own(commands, "revoke", _revoke, "shut a silo out, now and for ever; its releases stay")
+    revoke.add_argument("name", help="the silo's name")
+    run = _own(commands, "run", _run, "serve the exchange, ask the silos, and build the dataset")
+    run.add_argument("scenario", help="a shipped scenario's name or a .toml file")
+    run.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="the run's folder (default: runs/NAME in the coordinator's)"
+    )
+    _serving_options(run)
+    resume = _own(
+        commands,
+        "resume",
+        _resume,
+        "go on with a run: ask the silos that have not answered, and build the dataset again",
+        "Silos whose release is in the store are not asked.",
+    )
+    resume.add_argument("folder", type=Path, help="the run's folder")
+    _serving_options(resume)
+    status = _own(commands, "status", _status, "show the silos, what was asked, what came, and who is awaited")
+    status.add_argument("folder", type=Path, nargs="?", help="a run's folder (default: all in the coordinator's)")
+    status.add_argument("--json", action="store_true", help="as JSON")
+    export = commands.add(
+        "export", _export, "copy what may be published: the dataset, its card, and the signed releases it cites"
+    )
+    export.add_argument("folder", type=Path, help="the run's folder")
+    export.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where it goes; must not exist")
     verify = commands.add(
         "verify",
         _verify,
@@ -24,37 +60,292 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return commands.main(arguments)
 
 
+def _own(commands: Commands, name: str, run: Any, summary: str, details: str = "") -> argparse.ArgumentParser:
+    parser = commands.add(name, run, summary, details)
+    parser.add_argument("--coordinator", type=Path, default=Path(), metavar="FOLDER", help="the coordinator's folder")
+    return parser
+
+
+def _serving_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--bind", default="127.0.0.1", metavar="ADDRESS", help="listen here (0.0.0.0: everywhere)")
+    parser.add_argument("--port", type=int, default=PORT, help="for silos that have joined; 0 takes a free one")
+    parser.add_argument("--join-port", type=int, default=JOIN_PORT, help="for silos that join; 0 takes a free one")
+    parser.add_argument("--deadline-minutes", type=float, metavar="N", help="instead of the scenario's")
+    parser.add_argument(
+        "--loopback-demo", action="store_true", help="INSECURE: anybody on this machine may join as any silo"
+    )
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="what synthesises images")
+    parser.add_argument(
+        "--workers", type=int, metavar="N", help="processes that synthesise images (default: one per processor or GPU)"
+    )
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+    parser.add_argument("--json", action="store_true", help="print metrics.json instead of a summary")
+
+
+def _coordinator(options: argparse.Namespace) -> Coordinator:
+    from dpdd.server.exchange.coordinator import Coordinator
+
+    return Coordinator(options.coordinator)
+
+
+def _init(options: argparse.Namespace) -> None:
+    from dpdd.server.exchange.coordinator import Coordinator
+
+    had = (options.folder / "authority.pem").exists()
+    made = Coordinator.initialise(options.folder)
+    print(f"coordinator in {options.folder}: {'authority and keys are there' if had else 'made an authority and keys'}")
+    print(f"authority {made.authority.fingerprint.hex()}")
+    print(f"next: `dpdd-server enrol NAME --coordinator {options.folder}` for each silo")
+
+
+def _enrol(options: argparse.Namespace) -> None:
+    from datetime import timedelta
+
+    if not 0 < options.hours <= 24 * 365:
+        raise ConfigError(f"a token is good for more than 0 and at most {24 * 365} hours, not {options.hours:g}")
+    token = _coordinator(options).enrol(options.name, timedelta(hours=options.hours))
+    print(token)
+    print(
+        f"give this token to the operator of {options.name}, and to nobody else: it is good once, within "
+        f"{options.hours:g} h, for `dpdd-client join HOST:{JOIN_PORT} TOKEN`",
+        file=sys.stderr,
+    )
+
+
+def _revoke(options: argparse.Namespace) -> None:
+    _coordinator(options).registry.revoke(options.name)
+    print(f"silo {options.name} is revoked: its certificate is worth nothing from now on; its releases stay")
+
+
+def _run(options: argparse.Namespace) -> None:
+    from dpdd.common.scenario import load_scenario, shipped
+
+    scenario = load_scenario(options.scenario)
+    path = shipped().get(options.scenario, Path(options.scenario))
+    _serve(options, path, options.out or options.coordinator / "runs" / scenario.name)
+
+
+def _resume(options: argparse.Namespace) -> None:
+    from dpdd.server.exchange.running import scenario_of
+
+    _serve(options, scenario_of(options.folder), options.folder)
+
+
+def _serve(options: argparse.Namespace, scenario: Path, folder: Path) -> None:
+    import signal
+
+    from dpdd.common.progress import Console
+    from dpdd.server.exchange import tls_log
+
+    if options.loopback_demo and options.bind != "127.0.0.1":
+        raise ConfigError("--loopback-demo lets anybody join: it listens on 127.0.0.1 and nowhere else")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    coordinator = _coordinator(options)
+    tls_log.follow()
+    _log_to(coordinator.log_file)
+
+    from dpdd.common.synthesis.workshop import Workshop
+    from dpdd.server.exchange import running
+    from dpdd.server.exchange.service import Address
+
+    console = Console(quiet=options.quiet or options.json)
+    metrics = running.run(
+        coordinator,
+        scenario,
+        folder,
+        console,
+        address=Address(options.bind, options.port, options.join_port),
+        deadline_minutes=options.deadline_minutes,
+        open_enrolment=options.loopback_demo,
+        workshop=Workshop(device=options.device, workers=options.workers),
+    )
+    if options.json:
+        print_json(metrics)
+        return
+    rows = [
+        [row["silo"], "∞" if row["epsilon"] is None else f"{row['epsilon']:g}", f"{row['delta']:g}", row["accountant"]]
+        for row in metrics["privacy"]
+    ]
+    print(table(["silo", "ε", "δ", "accountant"], rows))
+    print(f"{metrics['dataset']['images']} synthetic images: {folder / 'dataset'}; the card: {folder / 'CARD.md'}")
+
+
+def _log_to(path: Path) -> None:
+    """The exchange's log: a file beside the registry, and warnings on stderr."""
+    import logging
+
+    log = logging.getLogger("dpdd.exchange")
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    kept, shown = logging.FileHandler(path, encoding="utf-8"), logging.StreamHandler()
+    kept.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    shown.setFormatter(logging.Formatter("  %(message)s"))
+    shown.setLevel(logging.WARNING)
+    log.handlers[:] = [kept, shown]
+
+
+def _status(options: argparse.Namespace) -> None:
+    coordinator = _coordinator(options)
+    silos = coordinator.registry.silos()
+    serving = coordinator.serving()
+    folders = [options.folder] if options.folder else sorted((options.coordinator / "runs").glob("*"))
+    runs = {str(folder): _asked(folder) for folder in folders}
+    if options.json:
+        print_json(
+            {
+                "authority": coordinator.authority.fingerprint.hex(),
+                "serving": serving,
+                "silos": [
+                    {
+                        "name": silo.name,
+                        "state": silo.state,
+                        "certificate_expires": silo.certificate_expires,
+                        "last_seen": silo.last_seen,
+                        "doing": silo.doing,
+                    }
+                    for silo in silos
+                ],
+                "runs": {
+                    name: [
+                        {"request": row.request_id, "silo": row.silo, "state": row.state, "changed": row.changed}
+                        for row in rows
+                    ]
+                    for name, rows in runs.items()
+                },
+            }
+        )
+        return
+    where = (
+        f"{serving['host']}:{serving['port']} (new silos: {serving['join_port']})" if serving else "no run is serving"
+    )
+    print(facts({"authority": coordinator.authority.fingerprint.hex(), "serving": where}))
+    if silos:
+        print()
+        print(
+            table(
+                ["silo", "state", "last seen (UTC)", "doing", "certificate until"],
+                [
+                    [
+                        silo.name,
+                        silo.state,
+                        (silo.last_seen or "never")[:19].replace("T", " "),
+                        silo.doing,
+                        (silo.certificate_expires or "")[:10],
+                    ]
+                    for silo in silos
+                ],
+            )
+        )
+    for name, rows in runs.items():
+        print(f"\n{name}")
+        print(
+            table(
+                ["request", "silo", "state", "since (UTC)"],
+                [[row.request_id[:16], row.silo, _words(row), row.changed[:19].replace("T", " ")] for row in rows],
+            )
+            if rows
+            else "nothing was asked yet"
+        )
+        awaited = [row.silo for row in rows if _awaited(row)]
+        print(f"awaited: {', '.join(awaited)}" if awaited else "nobody is awaited")
+
+
+def _asked(folder: Path) -> list[Asked]:
+    from dpdd.server.store import Store
+
+    if not (folder / "store" / "index.sqlite").exists():
+        raise ConfigError(f"{folder}: this is not a run's folder (there is no store in it)")
+    store = Store(folder / "store")
+    try:
+        return store.asked()
+    finally:
+        store.close()
+
+
+def _awaited(row: Asked) -> bool:
+    from dpdd.server.exchange.board import settled
+
+    return not settled(row)
+
+
+def _words(row: Asked) -> str:
+    from dpdd.common.wire.answer import Refusal, decode_answer
+
+    answer = decode_answer(row.refusal) if row.state == "refused" and row.refusal is not None else None
+    return f"refused ({answer.reason.words}): {answer.message}" if isinstance(answer, Refusal) else row.state
+
+
+def _export(options: argparse.Namespace) -> None:
+    import shutil
+
+    if options.out.exists():
+        raise ConfigError(f"{options.out}: there is something of that name already")
+    card = _checked_card(options.folder)
+    partial = options.out.with_name(f".{options.out.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    (partial / "store").mkdir(parents=True)
+    shutil.copytree(options.folder / "dataset", partial / "dataset")
+    for name in ("card.json", "CARD.md"):
+        shutil.copy(options.folder / name, partial / name)
+    digests = [digest for row in card["silos"] for digest in row["release_sha256"]]
+    for digest in digests:
+        shutil.copy(options.folder / "store" / digest, partial / "store" / digest)
+    partial.rename(options.out)
+    print(f"wrote {options.out}: the dataset, its card and {len(digests)} signed releases")
+    print(f"anybody can check it: `dpdd-server verify {options.out}`")
+
+
 def _verify(options: argparse.Namespace) -> None:
+    card = _checked_card(options.folder)
+    rows = [
+        [
+            r["silo"],
+            "∞" if r["epsilon"] is None else f"{r['epsilon']:g}",
+            f"{r['delta']:g}",
+            f"{len(r['release_sha256'])}, signed",
+        ]
+        for r in card["silos"]
+    ]
+    print(table(["silo", "ε", "δ", "releases"], rows))
+    releases = sum(len(r["release_sha256"]) for r in card["silos"])
+    print(f"the dataset ({card['dataset_sha256'][:16]}…) and {releases} releases are as the card says")
+
+
+def _checked_card(folder: Path) -> dict[str, Any]:
+    """The data card of a finished run, after everything in it was checked."""
+    from dpdd.common.privacy import events
     from dpdd.common.synthesis.dataset import FILE, file_sha256
     from dpdd.common.wire.release import open_signed
     from dpdd.server.store import Store
 
-    path = options.folder / "card.json"
+    path = folder / "card.json"
     try:
-        card = json.loads(path.read_text())
+        card: dict[str, Any] = json.loads(path.read_text())
         silos, expected = card["silos"], card["dataset_sha256"]
         keys = {row["silo"]: bytes.fromhex(row["public_key"]) for row in silos}
     except FileNotFoundError:
         raise DataError(f"{path}: there is no data card; is this a finished run?") from None
     except (ValueError, KeyError, TypeError):
         raise DataError(f"{path}: this is not a data card") from None
-    dataset = options.folder / "dataset" / FILE
+    dataset = folder / "dataset" / FILE
     if not dataset.exists():
         raise DataError(f"{dataset}: the dataset is missing")
     if file_sha256(dataset) != expected:
         raise IntegrityError(f"{dataset}: the dataset is not the one in the card")
-    store = Store(options.folder / "store")
-    rows = []
+    store = Store(folder / "store")
     for row in silos:
-        release = open_signed(store.read(row["release_sha256"]), keys[row["silo"]])
-        if release.silo != row["silo"]:
-            raise IntegrityError(f"the release in the card's row for {row['silo']} is by silo {release.silo}")
+        releases = [open_signed(store.read(digest), keys[row["silo"]]) for digest in row["release_sha256"]]
+        if not releases or len({release.request_id for release in releases}) != len(releases):
+            raise IntegrityError(f"the card's row for {row['silo']} names no release, or one twice")
         stated = row["epsilon"] if row["epsilon"] is not None else float("inf")
-        if (release.guarantee.epsilon, release.guarantee.delta) != (stated, row["delta"]):
-            raise IntegrityError(f"the card states another guarantee for {row['silo']} than the silo signed")
-        rows.append([release.silo, f"{release.guarantee.epsilon:g}", f"{release.guarantee.delta:g}", "signed"])
-    print(table(["silo", "ε", "δ", "release"], rows))
-    print(f"the dataset ({expected[:16]}…) and {len(rows)} releases are as the card says")
+        for release in releases:
+            if release.silo != row["silo"]:
+                raise IntegrityError(f"the release in the card's row for {row['silo']} is by silo {release.silo}")
+            if (release.guarantee.epsilon, release.guarantee.delta) != (stated, row["delta"]):
+                raise IntegrityError(f"the card states another guarantee for {row['silo']} than the silo signed")
+        if events.to_json(events.compose(*(release.event for release in releases))) != row["event"]:
+            raise IntegrityError(f"the card states another event for {row['silo']} than the silo signed")
+    return card
 
 
 if __name__ == "__main__":

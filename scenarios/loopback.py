@@ -1,0 +1,189 @@
+"""The true system on one machine: a coordinator and silos as processes of their own, mutual TLS on loopback.
+
+The server and every silo run their installed commands, exactly as they would on machines of their own, with
+certificates that the coordinator's authority signed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dpdd.client.join import join
+from dpdd.common.errors import DpddError
+from dpdd.common.progress import Console
+from dpdd.common.scenario import Scenario
+from dpdd.common.synthesis.workshop import Workshop
+from dpdd.scenarios.simulate import set_up
+from dpdd.server.exchange.coordinator import Coordinator
+from dpdd.server.roster import Roster
+
+STARTING = 120.0
+_LAST_WORDS = 12
+_ONE_LINE = threading.Lock()
+
+
+def run(
+    name: str,
+    scenario: Scenario,
+    folder: Path,
+    console: Console,
+    *,
+    noise_seed: int | None = None,
+    deadline_minutes: float | None = None,
+    workshop: Workshop | None = None,
+) -> dict[str, Any]:
+    """Set up the silos (once), then run `dpdd-server` and a `dpdd-client` per silo; what `metrics.json` holds.
+
+    Whatever happens, also Ctrl-C, every process that was started here is stopped before this returns.
+    """
+    workshop = workshop or Workshop()
+    silos = set_up(scenario, folder, console, noise_seed)
+    Roster({silo.settings.name: silo.public_key for silo in silos}).save(folder / "silos.json")
+    coordinator = Coordinator.initialise(folder / "coordinator")
+    try:
+        known = {entry.name: entry for entry in coordinator.registry.silos()}
+        tokens = {
+            silo.settings.name: coordinator.enrol(silo.settings.name)
+            for silo in silos
+            if silo.settings.name not in known or not known[silo.settings.name].joined
+        }
+        serving = coordinator.serving_file
+        serving.unlink(missing_ok=True)
+    finally:
+        coordinator.close()
+    (folder / "metrics.json").unlink(missing_ok=True)
+    processes = Processes(console)
+    try:
+        command = ["dpdd.server.cli", "run", name, "--coordinator", str(folder / "coordinator"), "--out", str(folder)]
+        command += ["--port", "0", "--join-port", "0"]
+        command += [] if deadline_minutes is None else ["--deadline-minutes", str(deadline_minutes)]
+        command += ["--device", workshop.device]
+        command += [] if workshop.workers is None else ["--workers", str(workshop.workers)]
+        server = processes.start("server", command)
+        where = _where(serving, server)
+        for silo in silos:
+            if silo.settings.name in tokens:
+                join(silo, f"127.0.0.1:{where['join_port']}", tokens[silo.settings.name])
+        address = f"127.0.0.1:{where['port']}"
+        nodes = [
+            processes.start(
+                silo.settings.name, ["dpdd.client.cli", "run", "--silo", str(silo.folder), "--address", address]
+            )
+            for silo in silos
+        ]
+        _await(server, nodes, serving)
+    finally:
+        processes.stop()
+    metrics: dict[str, Any] = json.loads((folder / "metrics.json").read_text())
+    return metrics
+
+
+class Process:
+    """A command in a process of its own, whose output is relayed line by line."""
+
+    def __init__(self, who: str, command: Sequence[str], console: Console) -> None:
+        self.who, self.last = who, list[str]()
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", *command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            text=True,
+            errors="replace",
+            start_new_session=True,  # Ctrl-C comes to us alone, and we stop it in order
+        )
+        self._reader = threading.Thread(target=self._relay, args=(console,), daemon=True)
+        self._reader.start()
+
+    def _relay(self, console: Console) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            text = line.rstrip()
+            self.last = [*self.last, text][-_LAST_WORDS:]
+            with _ONE_LINE:
+                console.say(f"  {self.who:<8} │ {text.strip()}")
+
+    @property
+    def code(self) -> int | None:
+        """The exit code, once it has ended."""
+        return self._process.poll()
+
+    def words(self) -> str:
+        """What it said last."""
+        self._reader.join(2.0)
+        said = [line for line in self.last if "error:" in line] or self.last
+        return said[-1].partition("error: ")[2] or said[-1] if said else f"exit code {self.code}"
+
+    def signal(self, number: int) -> None:
+        """Send a signal, if it is still there."""
+        if self.code is None:
+            self._process.send_signal(number)
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it ended within so many seconds."""
+        try:
+            self._process.wait(max(seconds, 0.01))
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+
+class Processes:
+    """Those that were started here."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._started: list[Process] = []
+
+    def start(self, who: str, command: Sequence[str]) -> Process:
+        """Start `python -m command…`."""
+        process = Process(who, command, self._console)
+        self._started.append(process)
+        return process
+
+    def stop(self) -> None:
+        """Ask all to end, then insist."""
+        for process in self._started:
+            process.signal(signal.SIGTERM)
+        deadline = time.monotonic() + 10.0
+        for process in self._started:
+            if not process.wait(deadline - time.monotonic()):
+                process.signal(signal.SIGKILL)
+                process.wait(10.0)
+
+
+def _where(serving: Path, server: Process) -> dict[str, Any]:
+    """Where the server listens, as soon as it says so."""
+    deadline = time.monotonic() + STARTING
+    while time.monotonic() < deadline:
+        if server.code is not None:
+            raise DpddError(f"the server did not start: {server.words()}")
+        try:
+            found: dict[str, Any] = json.loads(serving.read_text())
+            return found
+        except (OSError, ValueError):
+            time.sleep(0.05)
+    raise DpddError(f"the server did not start within {STARTING:g} s: {server.words()}")
+
+
+def _await(server: Process, nodes: Sequence[Process], serving: Path) -> None:
+    """Until the server is done. A silo whose process ends before that is an error: nobody would answer for it."""
+    while not server.wait(0.1):
+        for node in nodes:
+            if not serving.exists():  # the dataset is built
+                node.signal(signal.SIGTERM)
+            elif node.code is not None:
+                raise DpddError(f"the process of silo {node.who} ended: {node.words()}")
+    if server.code:
+        raise DpddError(f"the server failed: {server.words()}")

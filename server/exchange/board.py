@@ -1,0 +1,122 @@
+"""What is asked of whom in one run, and how far everybody is. The service and the grid meet here.
+
+Everything is in the run's store before anybody is told, so a server that dies knows where it was.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+from dpdd.common.wire.answer import Reason, Refusal, decode_answer, encode_answer
+from dpdd.server.store import Asked, Store
+
+
+class Board:
+    """Safe to use from many threads."""
+
+    def __init__(self, folder: Path) -> None:
+        self._lock = threading.RLock()
+        self._news, self._asks = threading.Condition(self._lock), threading.Condition(self._lock)
+        self._version = self._asked = 0
+        self._store = Store(folder)
+        self.partial = folder / "partial"
+        self.partial.mkdir(exist_ok=True)
+
+    def close(self) -> None:
+        """Let go of the store."""
+        with self._lock:
+            self._store.close()
+
+    def ask(self, request_id: str, request: bytes, silos: Iterable[str]) -> None:
+        """Put a request to silos, again where one refused earlier; those whose release is here are not asked."""
+        with self._lock:
+            self._store.add_request(request_id, request)
+            have = self._store.digests(request_id)
+            for silo in silos:
+                if silo not in have:
+                    self._store.note(request_id, silo, "asked")
+            self.wake()
+            self._tell()
+
+    def open_for(self, silo: str) -> dict[str, bytes]:
+        """The requests that this silo has not answered for good, by id."""
+        with self._lock:
+            found = {}
+            for row in self._store.asked(silo=silo):
+                if not settled(row):
+                    found[row.request_id] = self._store.request(row.request_id) or b""
+            return found
+
+    def row(self, request_id: str, silo: str) -> Asked | None:
+        """How far a silo is with a request; None when it was never asked."""
+        with self._lock:
+            return next(iter(self._store.asked(request_id=request_id, silo=silo)), None)
+
+    def note(self, request_id: str, silo: str, state: str) -> None:
+        """A silo got a request, or is in trouble with it."""
+        with self._lock:
+            row = self.row(request_id, silo)
+            if row is not None and row.state != "released" and (state != "delivered" or row.state == "asked"):
+                self._store.note(request_id, silo, state)
+                self._tell()
+
+    def refuse(self, refusal: Refusal) -> None:
+        """A silo said no (or: not yet)."""
+        with self._lock:
+            self._store.note(refusal.request_id, refusal.silo, "refused", encode_answer(refusal))
+            self._tell()
+
+    def digest(self, request_id: str, silo: str) -> str | None:
+        """The release that is here for a request, if any."""
+        with self._lock:
+            return self._store.digest(request_id, silo)
+
+    def read(self, digest: str) -> bytes:
+        """A stored release."""
+        return self._store.read(digest)
+
+    def adopt(self, path: Path, digest: str, request_id: str, silo: str) -> None:
+        """A checked and synced release arrived: move it into the store."""
+        with self._lock:
+            self._store.adopt(path, digest, request_id, silo)
+            self._store.note(request_id, silo, "released")
+            self._tell()
+
+    def wait(self, version: int, timeout: float) -> int:
+        """Sleep until something changed since `version`; the version now."""
+        with self._lock:
+            self._news.wait_for(lambda: self._version != version, timeout)
+            return self._version
+
+    def wake(self) -> None:
+        """Make those who wait for requests look up."""
+        with self._lock:
+            self._asked += 1
+            self._asks.notify_all()
+
+    def wait_for_asks(self, version: int, timeout: float) -> int:
+        """Sleep until something was asked since `version`; the version now."""
+        with self._lock:
+            self._asks.wait_for(lambda: self._asked != version, timeout)
+            return self._asked
+
+    def _tell(self) -> None:
+        self._version += 1
+        self._news.notify_all()
+
+
+def settled(row: Asked) -> bool:
+    """Whether a silo has answered for good: an answer that awaits approval is none, and neither is trouble."""
+    if row.state == "released":
+        return True
+    return row.state == "refused" and not awaits_approval(row)
+
+
+def awaits_approval(row: Asked) -> bool:
+    """Whether the silo's operator has still to decide."""
+    if row.state != "refused" or row.refusal is None:
+        return False
+    answer = decode_answer(row.refusal)
+    return isinstance(answer, Refusal) and answer.reason is Reason.AWAITING_APPROVAL

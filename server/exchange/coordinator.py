@@ -1,0 +1,151 @@
+"""The coordinator's folder: its authority, its keys and its registry of silos; `runs/` lies beside them."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from dpdd.common.atomic import write_atomically
+from dpdd.common.errors import ConfigError, WireError
+from dpdd.common.wire.exchange import SECRET, Token
+from dpdd.common.wire.parsing import check, check_name
+from dpdd.server.exchange.authority import (
+    Authority,
+    load_authority,
+    private_pem,
+    read_private,
+    requested_key,
+    write_private,
+)
+from dpdd.server.exchange.registry import Registry
+from dpdd.v1 import exchange_pb2
+
+TOKEN_HOURS = 72.0
+_RENEW_WITHIN = timedelta(days=60)
+
+
+class Coordinator:
+    """An opened coordinator folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self._state = folder, folder / "state"
+        if not (self._state / "registry.sqlite").exists():
+            raise ConfigError(f"{folder}: this is not a coordinator's folder; `dpdd-server init {folder}` makes one")
+        self.authority = load_authority(folder / "authority.pem", self._state / "authority.key")
+        self.registry = Registry(self._state / "registry.sqlite")
+        key = serialization.load_pem_private_key(read_private(self._state / "requests.key"), password=None)
+        assert isinstance(key, Ed25519PrivateKey)
+        self.request_key = key
+
+    @classmethod
+    def initialise(cls, folder: Path) -> Coordinator:
+        """Make what is missing; a server certificate that ends soon is renewed. The authority is never replaced."""
+        state = folder / "state"
+        try:
+            state.mkdir(parents=True, exist_ok=True)
+            state.chmod(0o700)
+            if not (state / "authority.key").exists():
+                authority = Authority.create()
+                write_atomically(folder / "authority.pem", authority.pem)
+                write_private(state / "authority.key", private_pem(authority.key))
+            authority = load_authority(folder / "authority.pem", state / "authority.key")
+            if _ends_soon(state / "server.pem"):
+                certificate, key = authority.server_certificate()
+                text = certificate.public_bytes(serialization.Encoding.PEM)
+                write_private(state / "server.pem", private_pem(key) + text)  # in one file: they never disagree
+            if not (state / "requests.key").exists():
+                request_key = Ed25519PrivateKey.generate()
+                encoding = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8)
+                write_private(
+                    state / "requests.key", request_key.private_bytes(*encoding, serialization.NoEncryption())
+                )
+            Registry(state / "registry.sqlite").close()
+        except OSError as error:
+            raise ConfigError(f"{folder}: cannot be made ({error.strerror})") from None
+        return cls(folder)
+
+    def close(self) -> None:
+        """Let go of the registry."""
+        self.registry.close()
+
+    @property
+    def server_key_and_certificate(self) -> tuple[bytes, bytes]:
+        """What the server shows to silos, as PEM."""
+        both = read_private(self._state / "server.pem")
+        start = both.index(b"-----BEGIN CERTIFICATE")
+        return both[:start], both[start:]
+
+    @property
+    def serving_file(self) -> Path:
+        """Where a running server says where it listens."""
+        return self._state / "serving.json"
+
+    def serving(self) -> dict[str, Any] | None:
+        """Where a server listens now, and its process id; None when none does."""
+        try:
+            found: dict[str, Any] = json.loads(self.serving_file.read_text())
+            os.kill(found["pid"], 0)
+            return found
+        except PermissionError:
+            return found
+        except (OSError, ValueError, KeyError):
+            return None
+
+    @property
+    def log_file(self) -> Path:
+        """What was refused, and what came."""
+        return self._state / "exchange.log"
+
+    def enrol(self, silo: str, lifetime: timedelta = timedelta(hours=TOKEN_HOURS)) -> Token:
+        """A one-time token with which `silo` can join. Only its hash is kept."""
+        try:
+            check_name("silo name", silo)
+        except WireError as error:
+            raise ConfigError(str(error)) from None
+        token = Token(secrets.token_bytes(SECRET), self.authority.fingerprint)
+        self.registry.enrol(silo, token.hash, lifetime)
+        return token
+
+    def join(self, message: exchange_pb2.JoinRequest, port: int) -> exchange_pb2.JoinReply:
+        """A certificate for the key in the request, if its token is good. The name comes from the token alone."""
+        key = requested_key(message.certificate_request)
+        check(len(message.release_public_key) == 32, "a release key is the 32 bytes of an Ed25519 public key")
+        info = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+        def certify(silo: str) -> tuple[str, bytes, str]:
+            made = self.authority.silo_certificate(silo, key)
+            return fingerprint(made), made.public_bytes(serialization.Encoding.DER), expiry(made)
+
+        token = Token.parse(message.token)
+        silo, certificate = self.registry.redeem(token.hash, message.release_public_key, certify, info)
+        return exchange_pb2.JoinReply(
+            certificate=certificate,
+            authority=self.authority.der,
+            silo=silo,
+            request_key=self.request_key.public_key().public_bytes_raw(),
+            port=port,
+        )
+
+
+def fingerprint(certificate: x509.Certificate) -> str:
+    """SHA-256 of a certificate, in hexadecimal."""
+    return certificate.fingerprint(hashes.SHA256()).hex()
+
+
+def expiry(certificate: x509.Certificate) -> str:
+    """When it ends, as the registry writes times."""
+    return certificate.not_valid_after_utc.astimezone(UTC).isoformat(timespec="seconds")
+
+
+def _ends_soon(path: Path) -> bool:
+    if not path.exists():
+        return True
+    return x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc < datetime.now(UTC) + _RENEW_WITHIN

@@ -1,0 +1,194 @@
+"""Who may connect: silos, their one-time tokens (hashed), the certificates that were issued, and who is revoked.
+
+SQLite, so that `enrol`, `revoke` and `status` work beside a running server, which asks here at every call.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from dpdd.common.errors import ConfigError, DpddError, IntegrityError
+from dpdd.server.roster import Roster
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS silos (
+    name TEXT PRIMARY KEY, release_key BLOB, enrolled TEXT NOT NULL, joined TEXT, revoked TEXT,
+    last_seen TEXT, doing TEXT NOT NULL DEFAULT ''
+) STRICT;
+CREATE TABLE IF NOT EXISTS tokens (
+    hash TEXT PRIMARY KEY, silo TEXT NOT NULL, expires TEXT NOT NULL, certificate TEXT
+) STRICT;
+CREATE TABLE IF NOT EXISTS certificates (
+    fingerprint TEXT PRIMARY KEY, silo TEXT NOT NULL, der BLOB NOT NULL, expires TEXT NOT NULL
+) STRICT;
+"""
+
+
+@dataclass(frozen=True)
+class SiloEntry:
+    """One silo as the coordinator knows it."""
+
+    name: str
+    release_key: bytes | None
+    joined: str | None
+    revoked: str | None
+    last_seen: str | None
+    doing: str
+    certificate_expires: str | None
+
+    @property
+    def state(self) -> str:
+        """For people."""
+        return "revoked" if self.revoked else "joined" if self.joined else "enrolled"
+
+
+class Unknown(IntegrityError):
+    """A certificate that our authority may have signed, but that is not in the registry (any more)."""
+
+
+class Revoked(IntegrityError):
+    """A silo that was shut out."""
+
+
+class Expired(IntegrityError):
+    """A certificate or a token whose time is over."""
+
+
+class Registry:
+    """The coordinator's silos; safe to use from many threads."""
+
+    def __init__(self, path: Path, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._path, self._clock, self._lock = path, clock, threading.RLock()
+        try:
+            self._db = sqlite3.connect(path, timeout=30.0, isolation_level=None, check_same_thread=False)
+            self._db.execute("PRAGMA synchronous = FULL")
+            self._db.executescript(_SCHEMA)
+        except sqlite3.Error as error:
+            raise DpddError(f"{path}: the registry of silos cannot be opened ({error})") from None
+
+    def close(self) -> None:
+        """Let go of the file; not while another thread reads it, which would be the end of the process."""
+        with self._lock:
+            self._db.close()
+
+    def enrol(self, silo: str, token_hash: str, lifetime: timedelta) -> None:
+        """Expect `silo` to join with a token. A silo that joined before gets a new certificate that way."""
+        with self._writing() as db:
+            row = db.execute("SELECT revoked FROM silos WHERE name = ?", (silo,)).fetchone()
+            if row is not None and row[0] is not None:
+                raise ConfigError(f"silo {silo} was revoked; a revoked name is not used again, enrol it under another")
+            db.execute("INSERT OR IGNORE INTO silos (name, enrolled) VALUES (?, ?)", (silo, self._now()))
+            db.execute("DELETE FROM tokens WHERE silo = ? AND certificate IS NULL", (silo,))
+            db.execute(
+                "INSERT INTO tokens (hash, silo, expires) VALUES (?, ?, ?)",
+                (token_hash, silo, _stamp(self._clock() + lifetime)),
+            )
+
+    def redeem(
+        self, token_hash: str, release_key: bytes, certify: Callable[[str], tuple[str, bytes, str]], key: bytes
+    ) -> tuple[str, bytes]:
+        """Spend a token; the silo's name and its certificate.
+
+        `certify(silo)` makes (fingerprint, DER, expiry). The same token with the same `key` (of the certificate) and
+        release key gets the same certificate again, so that a lost reply locks nobody out.
+        """
+        with self._writing() as db:
+            row = db.execute("SELECT silo, expires, certificate FROM tokens WHERE hash = ?", (token_hash,)).fetchone()
+            if row is None:
+                raise Unknown("this join token is not known here; ask the coordinator for a new one")
+            silo, expires, spent = row
+            known, revoked = db.execute("SELECT release_key, revoked FROM silos WHERE name = ?", (silo,)).fetchone()
+            if revoked is not None:
+                raise Revoked(f"silo {silo} is revoked")
+            if known is not None and known != release_key:
+                raise IntegrityError(
+                    f"silo {silo} joined with another release key before; a new key joins under a new name"
+                )
+            if spent is not None:
+                der = db.execute("SELECT der FROM certificates WHERE fingerprint = ?", (spent,)).fetchone()
+                if der is not None and key in der[0] and known == release_key:
+                    return silo, der[0]
+                raise IntegrityError("this join token was used already; ask the coordinator for a new one")
+            if expires < self._now():
+                raise Expired("this join token has expired; ask the coordinator for a new one")
+            fingerprint, made, until = certify(silo)
+            db.execute("DELETE FROM certificates WHERE silo = ?", (silo,))
+            db.execute("INSERT INTO certificates VALUES (?, ?, ?, ?)", (fingerprint, silo, made, until))
+            db.execute("UPDATE tokens SET certificate = ? WHERE hash = ?", (fingerprint, token_hash))
+            db.execute("UPDATE silos SET release_key = ?, joined = ? WHERE name = ?", (release_key, self._now(), silo))
+            return silo, made
+
+    def revoke(self, silo: str) -> None:
+        """Shut a silo out, now and for ever; its releases stay."""
+        with self._writing() as db:
+            changed = db.execute("UPDATE silos SET revoked = ? WHERE name = ?", (self._now(), silo)).rowcount
+            if not changed:
+                names = ", ".join(row[0] for row in db.execute("SELECT name FROM silos ORDER BY name"))
+                raise ConfigError(f"no silo {silo!r} is enrolled (enrolled are: {names or 'none'})")
+            db.execute("DELETE FROM tokens WHERE silo = ?", (silo,))
+
+    def holder(self, fingerprint: str) -> str:
+        """The silo whose certificate this is; Unknown, Revoked or Expired."""
+        with self._lock:
+            row = self._db.execute(
+                "SELECT c.silo, c.expires, s.revoked FROM certificates c JOIN silos s ON s.name = c.silo "
+                "WHERE c.fingerprint = ?",
+                (fingerprint,),
+            ).fetchone()
+        if row is None:
+            raise Unknown("this certificate is not in the coordinator's registry; join again with a new token")
+        silo, expires, revoked = row
+        if revoked is not None:
+            raise Revoked(f"silo {silo} is revoked")
+        if expires < self._now():
+            raise Expired(f"the certificate of silo {silo} has expired; join again with a new token")
+        return str(silo)
+
+    def seen(self, silo: str, doing: str | None = None) -> None:
+        """Note that a silo was here."""
+        with self._lock:
+            self._db.execute(
+                "UPDATE silos SET last_seen = ?, doing = coalesce(?, doing) WHERE name = ?", (self._now(), doing, silo)
+            )
+
+    def silos(self) -> list[SiloEntry]:
+        """All silos, by name."""
+        with self._lock:
+            rows = self._db.execute(
+                "SELECT name, release_key, joined, revoked, last_seen, doing, "
+                "(SELECT max(expires) FROM certificates c WHERE c.silo = name) FROM silos ORDER BY name"
+            ).fetchall()
+        return [SiloEntry(*row) for row in rows]
+
+    def release_key(self, silo: str) -> bytes:
+        """The key that verifies the silo's releases."""
+        return self.roster().key_of(silo)
+
+    def roster(self) -> Roster:
+        """The silos that joined and are not revoked."""
+        return Roster({s.name: s.release_key for s in self.silos() if s.release_key is not None and not s.revoked})
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+    def _now(self) -> str:
+        return _stamp(self._clock())
+
+
+def _stamp(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="seconds")

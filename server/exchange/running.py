@@ -1,0 +1,161 @@
+"""A whole run over the exchange: serve, wait for the silos to join, and drive the `ServerApp` until it is done."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from dpdd.common.atomic import write_atomically
+from dpdd.common.errors import ConfigError, DpddError
+from dpdd.common.progress import Console
+from dpdd.common.scenario import Scenario, load_scenario
+from dpdd.common.synthesis.workshop import Workshop
+from dpdd.server.exchange.board import Board
+from dpdd.server.exchange.coordinator import Coordinator
+from dpdd.server.exchange.grid import ExchangeGrid, Patience
+from dpdd.server.exchange.service import Address, ExchangeServer
+from dpdd.server.roster import Roster
+
+log = logging.getLogger("dpdd.exchange")
+
+SCENARIO = "scenario.toml"
+
+
+def patience_of(scenario: Scenario, minutes: float | None = None) -> Patience:
+    """The scenario's, or another deadline."""
+    chosen = scenario.exchange.deadline_minutes if minutes is None else minutes
+    return Patience(60.0 * chosen, scenario.exchange.quorum)
+
+
+def run(
+    coordinator: Coordinator,
+    scenario_file: Path,
+    folder: Path,
+    console: Console,
+    *,
+    address: Address,
+    deadline_minutes: float | None = None,
+    open_enrolment: bool = False,
+    workshop: Workshop | None = None,
+) -> dict[str, Any]:
+    """What `metrics.json` holds in the end. Running again in the same folder asks only those who have not answered."""
+    from dpdd.server.app import make_app
+
+    # isort: split
+    from flwr.app import Context, RecordDict
+
+    scenario = load_scenario(str(scenario_file))
+    workshop = workshop or Workshop()
+    patience = patience_of(scenario, deadline_minutes)
+    _keep_scenario(scenario, scenario_file, folder)
+    started = time.monotonic()
+    board = Board(folder / "store")
+    try:
+        with serving(coordinator, board, address, console, open_enrolment=open_enrolment):
+            roster = everybody(coordinator, patience, console)
+            roster.save(folder / "silos.json")
+            left = Patience(max(patience.seconds - (time.monotonic() - started), 0.0), patience.quorum)
+            grid = ExchangeGrid(board, roster, left, _teller(console))
+            context = Context(
+                run_id=1,
+                node_id=0,
+                node_config={},
+                state=RecordDict(),
+                run_config={
+                    "scenario": str(folder / SCENARIO),
+                    "folder": str(folder),
+                    "device": workshop.device,
+                    "workers": workshop.workers or 0,
+                },
+            )
+            make_app(console)(grid, context)
+    finally:
+        board.close()
+    metrics: dict[str, Any] = json.loads((folder / "metrics.json").read_text())
+    return metrics
+
+
+@contextmanager
+def serving(
+    coordinator: Coordinator, board: Board, address: Address, console: Console, *, open_enrolment: bool = False
+) -> Iterator[ExchangeServer]:
+    """The exchange, up while in here; `serving.json` says where."""
+    with ExchangeServer(coordinator, board, address, open_enrolment=open_enrolment) as server:
+        where = {**asdict(address), "port": server.port, "join_port": server.join_port, "pid": os.getpid()}
+        write_atomically(coordinator.serving_file, json.dumps(where).encode())
+        console.say(f"serving silos on {address.host}:{server.port}, new ones on {address.host}:{server.join_port}")
+        if open_enrolment:
+            console.say("WARNING: --loopback-demo lets anybody on this machine join as any silo")
+        try:
+            yield server
+        finally:
+            with suppress(OSError):
+                coordinator.serving_file.unlink()
+
+
+def everybody(coordinator: Coordinator, patience: Patience, console: Console) -> Roster:
+    """Wait until all enrolled silos have joined, or for as long as there is patience; those who have."""
+    deadline = time.monotonic() + patience.seconds
+    told: list[str] = []
+    while True:
+        silos = [silo for silo in coordinator.registry.silos() if not silo.revoked]
+        missing = [silo.name for silo in silos if not silo.joined]
+        if silos and not missing:
+            break
+        if time.monotonic() >= deadline:
+            break
+        if not silos and not told:
+            told = [""]
+            console.say("no silo is enrolled yet: `dpdd-server enrol NAME` gives a join token")
+        elif missing != told and silos:
+            console.say(f"waiting for {len(missing)} of {len(silos)} silos to join: {', '.join(missing)}")
+            told = missing
+        time.sleep(0.5)
+    roster = coordinator.registry.roster()
+    if len(roster.keys) < patience.quorum or not roster.keys:
+        raise DpddError(
+            f"{len(roster.keys)} silos joined within {patience.words}, and the quorum is {patience.quorum}"
+            + (f" (not joined: {', '.join(missing)})" if missing else "")
+        )
+    for name in missing:
+        console.say(f"  without {name}: it did not join within {patience.words}")
+    return roster
+
+
+def scenario_of(folder: Path) -> Path:
+    """The scenario that a run in `folder` was started with."""
+    path = folder / SCENARIO
+    if not path.exists():
+        raise ConfigError(f"{folder}: no run was started here; `dpdd-server run SCENARIO --out {folder}` starts one")
+    return path
+
+
+def _keep_scenario(scenario: Scenario, path: Path, folder: Path) -> None:
+    """The run's own copy, for `resume`. It may change (to synthesise anew, say), but stays the same run's."""
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = folder / SCENARIO
+    if kept.exists() and (before := load_scenario(str(kept)).name) != scenario.name:
+        raise ConfigError(f"{folder}: this is a run of the scenario {before!r}; choose another --out")
+    text = path.read_bytes()
+    if not kept.exists() or kept.read_bytes() != text:
+        write_atomically(kept, text)
+
+
+def _teller(console: Console) -> Any:
+    """Says whom we wait for, whenever that changes."""
+    last: list[list[str]] = []
+
+    def tell(silos: list[str], of: int) -> None:
+        if not last or last[-1] != silos:
+            last[:] = [silos]
+            shown = ", ".join(silos[:5]) + (f" and {len(silos) - 5} more" if len(silos) > 5 else "")
+            console.say(f"waiting for {len(silos)} of {of} silos: {shown}")
+
+    return tell

@@ -1,0 +1,285 @@
+"""`kill -9` of a coordinator and its five silos at random instants: ``python -m tests.exchange.soak --kills 100``.
+
+Every run starts from the same silos. A run without kills is the reference; with noise from a seed, every other run must
+end with the same releases (but for the time in the ledger that each release points to), the same dataset to the last
+bit, the same ledgers, and the bytes in the coordinator's store must be those in the outboxes.
+
+Processes are forked from this one, which has imported everything and started nothing, so that a restart costs
+milliseconds: most of the time is spent where a kill hurts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+SILOS = 5
+SCENARIO = f"""
+name = "soak"
+[data]
+dataset = "fashion-slice"
+silos = {SILOS}
+records_per_silo = 60
+[privacy]
+epsilon = 1.0
+[method]
+name = "dp-merf"
+[method.settings]
+features = 8000
+[synthesis]
+images_per_class = 1
+[synthesis.settings]
+steps = 4
+batch = 10
+[evaluation]
+runs = 0
+"""
+
+
+def warm_up() -> None:
+    """Import what the processes need, so that they need not."""
+    import scipy.special  # noqa: F401
+    import torch
+
+    import dpdd.client.mechanisms.dp_merf
+    import dpdd.client.node
+    import dpdd.common.synthesis.dp_merf
+    import dpdd.server.app
+    import dpdd.server.exchange.running  # noqa: F401
+
+    torch.set_num_threads(1)
+
+
+def serve(home: Path, ports: tuple[int, int]) -> None:
+    """The coordinator's process."""
+    from dpdd.common.progress import Console
+    from dpdd.server.exchange import running
+    from dpdd.server.exchange.coordinator import Coordinator
+    from dpdd.server.exchange.service import Address
+
+    coordinator = Coordinator(home / "coordinator")
+    running.run(
+        coordinator,
+        home / "soak.toml",
+        home / "run",
+        Console(),
+        address=Address("127.0.0.1", *ports),
+        deadline_minutes=5,
+    )
+
+
+def answer(home: Path, silo: str, join_port: int) -> None:
+    """A silo's process: join if that was not done, then run."""
+    from dpdd.client.join import join
+    from dpdd.client.node import Node
+    from dpdd.client.silo import Silo
+    from dpdd.common.errors import DpddError
+    from dpdd.common.progress import Console
+    from dpdd.common.wire.exchange import Token
+
+    folder = home / "silos" / silo
+    while Silo(folder).settings.coordinator is None:
+        try:
+            join(Silo(folder), f"127.0.0.1:{join_port}", Token.parse((home / f"{silo}.token").read_text()))
+        except DpddError as error:
+            print(error, flush=True)
+            time.sleep(0.1)
+    Node(folder, Console()).run()
+
+
+@dataclass
+class Children:
+    """The processes of one run."""
+
+    log: Path
+    makers: dict[str, Callable[[], None]]
+    pids: dict[str, int] = field(default_factory=dict)
+    kills: int = 0
+
+    def start(self, name: str) -> None:
+        """Fork it."""
+        if (child := os.fork()) == 0:
+            code = 1
+            try:
+                os.setsid()
+                target = os.open(self.log / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+                os.dup2(target, 1)
+                os.dup2(target, 2)
+                self.makers[name]()
+                code = 0
+            except BaseException as error:
+                print(f"{type(error).__name__}: {error}", flush=True)
+            finally:
+                os._exit(code)
+        self.pids[name] = child
+
+    def ended(self, name: str) -> int | None:
+        """Its exit code, once it has ended by itself."""
+        pid, status = os.waitpid(self.pids[name], os.WNOHANG)
+        return os.waitstatus_to_exitcode(status) if pid else None
+
+    def kill(self, name: str) -> None:
+        """-9, and gone."""
+        os.kill(self.pids[name], signal.SIGKILL)
+        os.waitpid(self.pids[name], 0)
+        del self.pids[name]
+
+
+def one_run(template: Path, home: Path, kills: int, chance: random.Random, struck: dict[str, int]) -> dict[str, Any]:
+    """A whole run with so many kills; what it left behind."""
+    shutil.copytree(template, home)
+    ports = (free_port(), free_port())
+    silos = sorted(path.name for path in (home / "silos").iterdir())
+    makers: dict[str, Callable[[], None]] = {"server": lambda: serve(home, ports)}
+    for silo in silos:
+        makers[silo] = lambda silo=silo: answer(home, silo, ports[1])  # type: ignore[misc]
+    children = Children(home, makers)
+    try:
+        for name in makers:
+            children.start(name)
+        deadline = time.monotonic() + 240.0
+        done: int | None = None
+        while done is None:
+            assert time.monotonic() < deadline, "the run does not end"
+            if kills:
+                wait(home, chance)
+                victim = chance.choice(["server", *silos]) if chance.random() < 0.6 else "server"
+                if victim == "server" and (done := children.ended("server")) is not None:
+                    break
+                struck[phase(home)] = struck.get(phase(home), 0) + 1
+                children.kill(victim)
+                kills -= 1
+                time.sleep(chance.random() * 0.2)
+                children.start(victim)
+            else:
+                time.sleep(0.05)
+                done = children.ended("server")
+        assert done == 0, (home / "server.log").read_text()[-2000:]
+        children.pids.pop("server", None)
+        struck["left over"] = struck.get("left over", 0) + kills
+    finally:
+        for name in list(children.pids):
+            children.kill(name)
+    return remains(home)
+
+
+def wait(home: Path, chance: random.Random) -> None:
+    """Any time; or, often, until an upload has begun, which is over in a blink."""
+    if chance.random() < 0.6:
+        return time.sleep(chance.random() ** 2 * 1.2)
+    deadline = time.monotonic() + 1.0
+    while phase(home) != "uploading" and time.monotonic() < deadline:
+        pass
+    time.sleep(chance.random() ** 2 * 0.01)
+
+
+def phase(home: Path) -> str:
+    """How far the run was."""
+    store = home / "run" / "store"
+    releases = sum(len(path.name) == 64 for path in store.iterdir()) if store.exists() else 0
+    if (home / "run" / "dataset").exists():
+        return "finishing"
+    partial = store / "partial"
+    if partial.exists() and any(partial.iterdir()):
+        return "uploading"
+    return "starting" if releases == 0 else f"{releases} of {SILOS} releases here" if releases < SILOS else "synthesis"
+
+
+def remains(home: Path) -> dict[str, Any]:
+    """Check what must hold in any run; return what must be the same in all."""
+    from dpdd.client.silo import Silo
+    from dpdd.common.wire.release import open_signed
+    from dpdd.server.cli import main as server
+
+    stored = {path.read_bytes() for path in (home / "run" / "store").iterdir() if len(path.name) == 64}
+    assert not any((home / "run" / "store" / "partial").iterdir()), "a partial file was left behind"
+    found: dict[str, Any] = {}
+    for folder in sorted((home / "silos").iterdir()):
+        silo = Silo(folder)
+        ledger = silo.ledger()
+        kinds = [entry.kind for entry in ledger.entries()]
+        status = ledger.status()
+        ledger.close()
+        assert kinds == ["open", "reserve", "commit"], (folder.name, kinds)
+        (path,) = (folder / "state" / "outbox").iterdir()
+        data = path.read_bytes()
+        assert data in stored, f"the coordinator has another release of {folder.name} than its outbox"
+        release = open_signed(data, silo.public_key)
+        arrays = {name: array.tobytes().hex() for name, array in release.arrays.items()}
+        found[folder.name] = [release.request_id, repr(release.event), arrays, status.spent, status.remaining]
+    assert len(stored) == SILOS
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert server(["verify", str(home / "run")]) == 0
+    found["dataset"] = json.loads((home / "run" / "metrics.json").read_text())["dataset"]["sha256"]
+    return found
+
+
+def free_port() -> int:
+    """A port that is free now."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def prepare(template: Path) -> None:
+    """Silos, a coordinator and tokens: what every run starts from."""
+    from dpdd.common.progress import Console
+    from dpdd.common.scenario import load_scenario
+    from dpdd.scenarios.simulate import set_up
+    from dpdd.server.exchange.coordinator import Coordinator
+
+    template.mkdir(parents=True)
+    (template / "soak.toml").write_text(SCENARIO)
+    silos = set_up(load_scenario(str(template / "soak.toml")), template, Console(quiet=True), noise_seed=7)
+    coordinator = Coordinator.initialise(template / "coordinator")
+    for silo in silos:
+        (template / f"{silo.settings.name}.token").write_text(str(coordinator.enrol(silo.settings.name)))
+    coordinator.close()
+
+
+def main() -> None:
+    """Soak, and print what happened."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--kills-per-run", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "big"))
+    parser.add_argument("--folder", type=Path, required=True)
+    options = parser.parse_args()
+    warm_up()
+    chance = random.Random(options.seed)
+    template = options.folder / "template"
+    prepare(template)
+    started = time.monotonic()
+    struck: dict[str, int] = {}
+    reference = one_run(template, options.folder / "reference", 0, chance, struck)
+    runs, done = 0, 0
+    while done < options.kills:
+        runs += 1
+        wanted = min(options.kills_per_run, options.kills - done)
+        home = options.folder / f"run-{runs}"
+        before = struck.get("left over", 0)
+        result = one_run(template, home, wanted, chance, struck)
+        assert result == reference, f"seed {options.seed}: run {runs} ended with other releases, ledgers or dataset"
+        done += wanted - (struck.get("left over", 0) - before)
+        print(f"run {runs}: same releases, ledgers and dataset after {done} kills in all", file=sys.stderr, flush=True)
+        shutil.rmtree(home)
+    struck.pop("left over", None)
+    print(json.dumps({"kills": done, "runs": runs, "seed": options.seed, "struck": dict(sorted(struck.items()))}))
+    print(f"({SILOS} silos and a server; {time.monotonic() - started:.0f} s)", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,290 @@
+"""The commands of coordinator and operator, and the whole of them as processes on loopback."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from dpdd.client.cli import main as client
+from dpdd.client.silo import Silo
+from dpdd.common.errors import ConfigError
+from dpdd.common.progress import Console
+from dpdd.common.scenario import load_scenario
+from dpdd.common.wire.exchange import Token
+from dpdd.scenarios import loopback, simulate
+from dpdd.server.cli import main as server
+from dpdd.server.exchange import running
+from dpdd.server.exchange.coordinator import Coordinator
+from dpdd.server.exchange.service import Address
+from tests.client.silos import make_silo
+from tests.exchange.worlds import entries, until
+from tests.exchange.worlds import running as node_of
+
+TINY = """
+name = "tiny"
+[data]
+dataset = "fashion-slice"
+silos = {silos}
+records_per_silo = 100
+[privacy]
+epsilon = 1.0
+[method]
+name = "dp-merf"
+[method.settings]
+features = 16
+[synthesis]
+images_per_class = 2
+[synthesis.settings]
+steps = 2
+batch = 10
+[evaluation]
+runs = 0
+[exchange]
+quorum = {quorum}
+deadline_minutes = {minutes}
+"""
+
+
+def scenario(folder: Path, silos: int = 2, quorum: int = 1, minutes: float = 5.0) -> Path:
+    path = folder / "tiny.toml"
+    path.write_text(TINY.format(silos=silos, quorum=quorum, minutes=minutes))
+    return path
+
+
+def said(capsys: pytest.CaptureFixture[str], code: int = 0) -> str:
+    out, err = capsys.readouterr()
+    return out if code == 0 else err
+
+
+def failed(capsys: pytest.CaptureFixture[str], run: object, *arguments: object) -> str:
+    code = run([str(argument) for argument in arguments])  # type: ignore[operator]
+    _, err = capsys.readouterr()
+    assert code not in (0, 70) and len(err.splitlines()) == 1, err
+    return err
+
+
+def test_from_init_to_an_exported_dataset(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three silos are enrolled, join and answer, one of them late; the dataset is built, exported and verified."""
+    home = tmp_path / "hub"
+    assert server(["init", str(home)]) == 0 and "made an authority" in said(capsys)
+    assert server(["init", str(home)]) == 0 and "are there" in said(capsys)
+    path = scenario(tmp_path, silos=3, quorum=2, minutes=0.15)
+    silos = simulate.set_up(load_scenario(str(path)), tmp_path, Console(quiet=True))
+    tokens = {}
+    for silo in silos:
+        assert server(["enrol", silo.settings.name, "--coordinator", str(home)]) == 0
+        tokens[silo.settings.name] = said(capsys).strip()
+    assert server(["status", "--coordinator", str(home)]) == 0
+    assert "no run is serving" in (text := said(capsys)) and text.count("enrolled") == 3
+
+    metrics: dict[str, object] = {}
+    errors: list[BaseException] = []
+
+    def coordinate(minutes: float | None) -> None:
+        own = Coordinator(home)
+        try:
+            out = home / "runs" / "tiny"
+            metrics.update(
+                running.run(own, path, out, Console(quiet=True), address=Address(), deadline_minutes=minutes)
+            )
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            own.close()
+
+    thread = threading.Thread(target=coordinate, args=(5.0,))
+    thread.start()
+    watch = Coordinator(home)
+    until(lambda: watch.serving() is not None or errors, 60.0)
+    assert not errors, errors
+    where = watch.serving()
+    assert where is not None
+    for silo in silos:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(tokens[silo.settings.name] + "\n"))
+        assert client(["join", f"127.0.0.1:{where['join_port']}", "-", "--silo", str(silo.folder)]) == 0
+        assert "joined the coordinator" in said(capsys)
+    silos = [Silo(silo.folder) for silo in silos]
+    address = f"127.0.0.1:{where['port']}"
+    run = home / "runs" / "tiny"
+    with node_of(silos[0], address=address), node_of(silos[1], address=address):
+        until(lambda: sum(len(entries(silo)) == 3 for silo in silos) == 2, 60.0)
+        assert server(["status", str(run), "--coordinator", str(home), "--json"]) == 0
+        status = json.loads(said(capsys))
+        assert status["serving"]["port"] == where["port"] and len(status["runs"][str(run)]) == 3
+        until(lambda: sum(row["state"] == "released" for row in states(capsys, run, home)) == 2)
+    assert thread.is_alive()  # it waits for the third
+    assert server(["status", "--coordinator", str(home)]) == 0
+    assert f"awaited: {silos[2].settings.name}" in said(capsys)
+    with node_of(silos[2], address=address):
+        thread.join(90.0)
+    assert not thread.is_alive() and not errors, errors
+    assert [row["silo"] for row in metrics["privacy"]] == ["east", "north", "south"]  # type: ignore[union-attr, index, attr-defined]
+    assert all(row["state"] == "released" for row in states(capsys, run, home))
+    out = tmp_path / "published"
+    assert server(["export", str(run), "--out", str(out)]) == 0
+    assert server(["verify", str(out)]) == 0
+    assert not list(out.glob("**/*.key")) and "there is something" in failed(
+        capsys, server, "export", run, "--out", out
+    )
+    assert all(entries(silo) == ["open", "reserve", "commit"] for silo in silos)
+    watch.close()
+
+
+def states(capsys: pytest.CaptureFixture[str], run: Path, home: Path) -> list[dict[str, str]]:
+    assert server(["status", str(run), "--coordinator", str(home), "--json"]) == 0
+    found: list[dict[str, str]] = json.loads(said(capsys))["runs"][str(run)]
+    return found
+
+
+def test_a_run_proceeds_without_the_missing_and_resume_takes_the_late(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home, path = tmp_path / "hub", scenario(tmp_path, silos=2, quorum=1, minutes=0.2)
+    coordinator = Coordinator.initialise(home)
+    north, east = simulate.set_up(load_scenario(str(path)), tmp_path, Console(quiet=True))
+    tokens = {silo.settings.name: coordinator.enrol(silo.settings.name) for silo in (north, east)}
+    out = tmp_path / "run"
+    results: list[dict[str, object]] = []
+
+    def coordinate(minutes: float | None) -> threading.Thread:
+        def work() -> None:
+            own = Coordinator(home)
+            results.append(running.run(own, path, out, Console(), address=Address(), deadline_minutes=minutes))
+            own.close()
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        until(lambda: coordinator.serving() is not None, 60.0)
+        return thread
+
+    from dpdd.client.join import join
+
+    thread = coordinate(0.2)
+    where = coordinator.serving()
+    assert where is not None
+    for silo in (north, east):
+        join(silo, f"127.0.0.1:{where['join_port']}", tokens[silo.settings.name])
+    north, east = Silo(north.folder), Silo(east.folder)
+    with node_of(north, address=f"127.0.0.1:{where['port']}"):
+        thread.join(90.0)
+    card = json.loads((out / "card.json").read_text())
+    assert [row["silo"] for row in card["silos"]] == ["north"]
+    assert "did not answer within" in json.dumps(card["silos_without_release"])
+    assert "without east: did not answer" in capsys.readouterr().err
+    thread = coordinate(5.0)
+    where = coordinator.serving()
+    assert where is not None
+    with node_of(east, address=f"127.0.0.1:{where['port']}"):
+        thread.join(90.0)
+    card = json.loads((out / "card.json").read_text())
+    assert [row["silo"] for row in card["silos"]] == ["east", "north"]
+    assert entries(north) == entries(east) == ["open", "reserve", "commit"]
+    assert server(["verify", str(out)]) == 0
+    coordinator.close()
+
+
+def test_commands_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "dpdd-server init" in failed(capsys, server, "enrol", "north", "--coordinator", tmp_path)
+    home = tmp_path / "hub"
+    assert server(["init", str(home)]) == 0
+    said(capsys)
+    assert "is not a name" in failed(capsys, server, "enrol", "no/rth", "--coordinator", home)
+    assert "no silo 'north' is enrolled" in failed(capsys, server, "revoke", "north", "--coordinator", home)
+    assert server(["enrol", "north", "--coordinator", str(home)]) == 0
+    assert server(["revoke", "north", "--coordinator", str(home)]) == 0
+    said(capsys)
+    assert "revoked" in failed(capsys, server, "enrol", "north", "--coordinator", home)
+    path = scenario(tmp_path)
+    demo = ["run", path, "--coordinator", home, "--loopback-demo", "--bind", "0.0.0.0"]
+    assert "127.0.0.1 and nowhere else" in failed(capsys, server, *demo)
+    assert "no run was started here" in failed(capsys, server, "resume", tmp_path / "nothing", "--coordinator", home)
+    assert "there is no store" in failed(capsys, server, "status", tmp_path, "--coordinator", home)
+    (home / "state" / "authority.key").chmod(0o644)
+    assert "open to others" in failed(capsys, server, "status", "--coordinator", home)
+    silo = make_silo(tmp_path / "north")
+    assert "dpdd-client join" in failed(capsys, client, "run", "--silo", silo.folder)
+    assert "whole join token" in failed(capsys, client, "join", "127.0.0.1:1", "dpdd-join-1.abc", "--silo", silo.folder)
+    assert "token" in failed(capsys, client, "join", "127.0.0.1:1", "--silo", silo.folder)
+    free = loopback_port()
+    assert "cannot be reached" in failed(
+        capsys, client, "join", f"127.0.0.1:{free}", str(Token(bytes(24), bytes(32))), "--silo", silo.folder
+    )
+
+
+def loopback_port() -> int:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def test_the_true_system_on_loopback_stops_what_it_started(tmp_path: Path) -> None:
+    path = scenario(tmp_path)
+    metrics = loopback.run(str(path), load_scenario(str(path)), tmp_path / "run", Console(quiet=True), noise_seed=3)
+    assert [row["silo"] for row in metrics["privacy"]] == ["east", "north"]
+    assert children() == []
+    in_process = simulate.run(
+        str(path), load_scenario(str(path)), tmp_path / "in-process", Console(quiet=True), noise_seed=3
+    )
+    assert in_process["dataset"] == metrics["dataset"]  # the same releases, so the same images
+    assert server(["verify", str(tmp_path / "run")]) == 0
+
+
+def test_loopback_stops_everything_when_interrupted_and_when_it_fails(tmp_path: Path) -> None:
+    path = scenario(tmp_path)
+    silos = simulate.set_up(load_scenario(str(path)), tmp_path / "run", Console(quiet=True))
+    script = (
+        "import sys; from pathlib import Path; from dpdd.common.scenario import load_scenario\n"
+        "from dpdd.common.progress import Console; from dpdd.scenarios import loopback\n"
+        f"loopback.run({str(path)!r}, load_scenario({str(path)!r}), Path({str(tmp_path / 'run')!r}), Console())"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored where tests run in the background
+    )
+    until(lambda: (tmp_path / "run" / "coordinator" / "state" / "serving.json").exists(), 60.0)
+    time.sleep(0.5)
+    started = children(parent.pid)
+    assert started
+    parent.send_signal(signal.SIGINT)
+    parent.communicate(timeout=60)
+    assert [pid for pid in started if Path(f"/proc/{pid}").exists() and state(pid) != "Z"] == []
+    toml = silos[0].folder / "silo.toml"
+    toml.write_text(toml.read_text().replace("[policy]", "[policy]\nno_such_key = 1"))
+    with pytest.raises(ConfigError, match="no_such_key"):
+        loopback.run(str(path), load_scenario(str(path)), tmp_path / "run", Console(quiet=True))
+    assert children() == []
+
+
+def children(pid: int | None = None) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[1]) == (pid or os.getpid()) and fields[0] != "Z":
+                found.append(int(entry.name))
+    return found
+
+
+def state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "Z"
