@@ -133,12 +133,11 @@ def prepare(
         )
     if not features:
         return Task(backbone, train, test, np.zeros((0, 0)), np.zeros((0, 0)), "not used")
-    normalise, words = public_features.normalisation(backbone, progress)
     private, public = (
-        normalise(public_features.extracted(backbone.network, data.images, what, progress))
+        public_features.extracted(backbone.network, data.images, what, progress)
         for data, what in ((train, "features of the private records"), (test, "features of the test set"))
     )
-    return Task(backbone, train, test, private, public, words)
+    return Task(backbone, train, test, private, public, public_features.described(backbone))
 
 
 def run(

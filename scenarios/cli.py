@@ -14,7 +14,7 @@ from dpdd.common.cli import Commands, guarded, print_json, table
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point."""
-    from dpdd.scenarios import account, baselines, benchmark_noise
+    from dpdd.scenarios import account, baselines, benchmark_noise, benchmark_silo, reproduce
 
     arguments = sys.argv[1:] if arguments is None else arguments
     if list(arguments[:1]) == ["pretrain"]:
@@ -32,6 +32,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run.add_argument(
         "--noise-seed", type=int, metavar="N", help="repeatable noise; the result then says it protects nobody"
     )
+    run.add_argument(
+        "--engine",
+        choices=("in-process", "exchange", "ray"),
+        default="in-process",
+        help="exchange: a server and silos as processes of their own, with certificates, on loopback; "
+        "ray: Flower's simulation (needs dpdd[ray])",
+    )
+    run.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="what synthesises images")
+    run.add_argument(
+        "--workers", type=int, metavar="N", help="processes that synthesise images (default: one per processor or GPU)"
+    )
     run.add_argument("--quiet", action="store_true", help="no progress")
     run.add_argument("--json", action="store_true", help="print metrics.json instead of a summary")
     listing = commands.add("list", _list, "list the shipped scenarios")
@@ -39,6 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     account.add_to(commands)
     baselines.add_to(commands)
     benchmark_noise.add_to(commands)
+    benchmark_silo.add_to(commands)
+    reproduce.add_to(commands)
     commands.add("pretrain", lambda _options: None, "train a public backbone from public data")
     return commands.main(arguments)
 
@@ -56,19 +69,32 @@ def _pretrain(arguments: Sequence[str]) -> int:
 def _run(options: argparse.Namespace) -> None:
     from dpdd.common.progress import Console
     from dpdd.common.scenario import load_scenario
+    from dpdd.common.synthesis.workshop import Workshop
     from dpdd.scenarios import simulate
 
     scenario = load_scenario(options.scenario)
+    workshop = Workshop(device=options.device, workers=options.workers)
     folder: Path = options.out or Path("runs") / scenario.name
     console = Console(quiet=options.quiet or options.json)
     if options.fresh:
         simulate.start_over(folder)
     console.say(f"{scenario.name}: {scenario.summary or scenario.method.name}")
-    metrics = simulate.run(options.scenario, scenario, folder, console, noise_seed=options.noise_seed)
+    metrics = simulate.run(
+        options.scenario,
+        scenario,
+        folder,
+        console,
+        noise_seed=options.noise_seed,
+        engine=options.engine,
+        workshop=workshop,
+    )
     if options.json:
         print_json(metrics)
     else:
         print(_summary(metrics, folder))
+
+
+_EVALUATED = {"teacher": "the classifier that the releases contain"}
 
 
 def _summary(metrics: dict[str, Any], folder: Path) -> str:
@@ -79,9 +105,8 @@ def _summary(metrics: dict[str, Any], folder: Path) -> str:
     lines = ["", table(["silo", "ε", "δ", "accountant"], rows), ""]
     for name, score in metrics["accuracy"].items():
         spread = f" ± {100 * score['std']:.1f}" if len(score["runs"]) > 1 else ""
-        lines.append(
-            f"{name} trained on the synthetic set alone: {100 * score['mean']:.1f}{spread} % on real test data"
-        )
+        what = _EVALUATED.get(name, f"{name} trained on the synthetic set alone")
+        lines.append(f"{what}: {100 * score['mean']:.1f}{spread} % on real test data")
     if "average" in metrics.get("continual", {}):
         lines.append(_continual(metrics["continual"]))
     if not all(row["releasable"] for row in metrics["privacy"]):

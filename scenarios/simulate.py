@@ -8,7 +8,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -18,19 +18,57 @@ from dpdd.common.datasets import LabelledImages
 from dpdd.common.errors import ConfigError
 from dpdd.common.progress import Console
 from dpdd.common.scenario import Scenario, task_silo
+from dpdd.common.synthesis.workshop import Workshop
 from dpdd.scenarios.partition import partition
 from dpdd.server.roster import Roster
 
+Engine = Literal["in-process", "exchange", "ray"]
 NAMES = ("north", "east", "south", "west")
 
 
 def run(
-    name: str, scenario: Scenario, folder: Path, console: Console, *, noise_seed: int | None = None, workers: int = 1
+    name: str,
+    scenario: Scenario,
+    folder: Path,
+    console: Console,
+    *,
+    noise_seed: int | None = None,
+    engine: Engine = "in-process",
+    workers: int = 1,
+    workshop: Workshop | None = None,
 ) -> dict[str, Any]:
-    """Set up the silos (once), run the real ClientApp and ServerApp in this process; what `metrics.json` holds.
+    """Set up the silos (once), run the real ClientApp and ServerApp on an `engine`; what `metrics.json` holds.
 
-    A continual scenario runs once more in `joint/`, with all classes at once and silos of its own: the ceiling.
+    In process, so many `workers` play silos at once; the `workshop` is the coordinator's.
+    A continual scenario runs once more in `joint/`, with all classes at once and silos of its own: the ceiling. That is
+    always in process.
     """
+    workshop = workshop or Workshop()
+    if engine == "exchange":
+        from dpdd.scenarios import loopback
+
+        metrics = loopback.run(name, scenario, folder, console, noise_seed=noise_seed, workshop=workshop)
+    elif engine == "ray":
+        from dpdd.scenarios import flower_simulation
+
+        metrics = flower_simulation.run(name, scenario, folder, console, noise_seed=noise_seed, workshop=workshop)
+    else:
+        metrics = _in_process(name, scenario, folder, console, noise_seed, workers, workshop)
+    if scenario.continual and scenario.continual.joint:
+        metrics["continual"]["joint"] = _joint(scenario, folder / "joint", console, noise_seed, workers, workshop)
+        (folder / "metrics.json").write_text(json.dumps(metrics, indent=2, ensure_ascii=False) + "\n")
+    return metrics
+
+
+def _in_process(
+    name: str,
+    scenario: Scenario,
+    folder: Path,
+    console: Console,
+    noise_seed: int | None,
+    workers: int,
+    workshop: Workshop,
+) -> dict[str, Any]:
     from dpdd.client.app import make_app as client_app
     from dpdd.server.app import make_app as server_app
 
@@ -47,18 +85,20 @@ def run(
         node_id=0,
         node_config={},
         state=RecordDict(),
-        run_config={"scenario": name, "folder": str(folder)},
+        run_config=run_config(name, folder, workshop),
     )
     server_app(console)(grid, context)
     metrics: dict[str, Any] = json.loads((folder / "metrics.json").read_text())
-    if scenario.continual and scenario.continual.joint:
-        metrics["continual"]["joint"] = _joint(scenario, folder / "joint", console, noise_seed, workers)
-        (folder / "metrics.json").write_text(json.dumps(metrics, indent=2, ensure_ascii=False) + "\n")
     return metrics
 
 
+def run_config(name: str, folder: Path, workshop: Workshop) -> dict[str, Any]:
+    """What the ServerApp is told."""
+    return {"scenario": name, "folder": str(folder), "device": workshop.device, "workers": workshop.workers or 0}
+
+
 def _joint(
-    scenario: Scenario, folder: Path, console: Console, noise_seed: int | None, workers: int
+    scenario: Scenario, folder: Path, console: Console, noise_seed: int | None, workers: int, workshop: Workshop
 ) -> dict[str, Any] | None:
     """The accuracy of one run over all classes at once.
 
@@ -74,7 +114,7 @@ def _joint(
     silos = set_up(at_once, folder, console, noise_seed)
     roster = Roster({silo.settings.name: silo.public_key for silo in silos})
     grid = InProcessGrid.of(client_app(lambda who: _prefixed(console, who)), [s.folder for s in silos], workers)
-    accuracy: dict[str, Any] = Run(at_once, folder, roster, console).execute(grid)["accuracy"]
+    accuracy: dict[str, Any] = Run(at_once, folder, roster, console, workshop).execute(grid)["accuracy"]
     return accuracy.get("convnet")
 
 

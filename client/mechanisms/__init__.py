@@ -26,6 +26,7 @@ from dpdd.common.privacy.clipping import ClippedSum, Layout
 from dpdd.common.privacy.entropy import Entropy
 from dpdd.common.privacy.events import Event, Gaussian, NonPrivate, compose
 from dpdd.common.privacy.privatise import Privatised, noise_distance, privatise
+from dpdd.common.randomness import uniforms
 from dpdd.common.wire.request import ReleaseRequest
 
 Progress = Callable[[str, int, int], None]
@@ -170,8 +171,8 @@ def _placeless(
 
     Some matrix products round differently at the edges of their tiles; which ones do depends on sizes and processor.
     """
-    generator = np.random.Generator(np.random.PCG64(0))
-    images, labels = generator.random(shape, dtype=np.float32), generator.integers(0, classes, shape[0])
+    images = uniforms(0, "records to try", math.prod(shape)).reshape(shape).astype(np.float32)
+    labels = np.arange(shape[0], dtype=np.int64) % classes
     rows, factors = contributions(images.copy(), labels.copy())
     moved, others = contributions(np.roll(images, 1, axis=0), np.roll(labels, 1))
     pairs = [(rows, moved), *((a, b) for name in factors for a, b in zip(factors[name], others[name], strict=True))]

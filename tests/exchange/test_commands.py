@@ -34,9 +34,9 @@ name = "tiny"
 [data]
 dataset = "fashion-slice"
 silos = {silos}
-records_per_silo = 100
+records_per_silo = 500
 [privacy]
-epsilon = 1.0
+epsilon = 10.0
 [method]
 name = "dp-merf"
 [method.settings]

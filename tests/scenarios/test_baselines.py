@@ -223,14 +223,6 @@ def test_closed_forms_are_what_their_names_say() -> None:
     np.testing.assert_allclose(rows @ lda(released, 0.0).T, scores, atol=0.05)
 
 
-def test_whitening_whitens() -> None:
-    generator = np.random.Generator(np.random.PCG64(0))
-    mixed = generator.normal(size=(5000, 4)) @ generator.normal(size=(4, 4)) + 3
-    white = public_features.whitening(mixed)(mixed)
-    np.testing.assert_allclose(white.mean(0), 0, atol=1e-9)
-    np.testing.assert_allclose(np.cov(white.T), np.eye(4), atol=0.2)
-
-
 # DP-SGD over all weights
 
 
@@ -346,7 +338,9 @@ def test_dp_sgd_learns_and_keeps_its_time() -> None:
 def small_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(datasets, "load", lambda name, split: stripes(600 if split == "train" else 90, len(split)))
     provenance = backbones.Provenance("stripes", "none needed", 0.3, "none", 0)
-    backbones.save(tmp_path / "tiny", tiny_network("convnet"), provenance)
+    network = tiny_network("convnet")
+    network.whitening.fit(network.features(torch.from_numpy(stripes(500, 7).images).float() / 255))
+    backbones.save(tmp_path / "tiny", network, provenance)
     return str(tmp_path / "tiny")
 
 
@@ -357,7 +351,7 @@ def run(*arguments: str) -> int:
 
 
 def test_the_command_prints_what_each_row_costs(small_world: str, capsys: pytest.CaptureFixture[str]) -> None:
-    shared = ["--backbone", small_world, "--epsilon", "2", "--seeds", "2"]
+    shared = ["--backbone", small_world, "--epsilon", "0.1", "--seeds", "2"]
     assert run(*shared, "--json", "--methods", "probe", "lda", "ridge") == 0
     out, err = capsys.readouterr()
     found = json.loads(out)
@@ -365,13 +359,13 @@ def test_the_command_prints_what_each_row_costs(small_world: str, capsys: pytest
     rows = {row["method"]: row for row in found["rows"]}
     assert rows["probe"]["epsilon"] is None and rows["probe"]["accuracy"]["mean"] > 0.9
     for method in ("lda", "ridge"):
-        assert 1.999 < rows[method]["epsilon"] <= 2.0 and rows[method]["delta"] == 1e-5
+        assert 0.0999 < rows[method]["epsilon"] <= 0.1 and rows[method]["delta"] == 1e-5
         assert rows[method]["accountant"] == "analytic Gaussian"
         assert len(set(rows[method]["accuracy"]["runs"])) == 2, "seeds differ"
 
     assert run(*shared, "--methods", "lda") == 0
     out, err = capsys.readouterr()
-    assert "±" in out and "one-shot DP-LDA" in out and "protects nobody" in out and "BatchNorm" in out
+    assert "±" in out and "one-shot DP-LDA" in out and "protects nobody" in out and "whitened" in out
     assert "features of the private records" in err
     assert run(*shared, "--methods", "lda", "--quiet", "--records", "30") == 0
     out, err = capsys.readouterr()
@@ -397,7 +391,7 @@ def test_sampled_baselines_are_accounted_as_sampled(task: baselines.Task) -> Non
 
 
 def test_a_generous_budget_is_nearly_as_good_as_none(task: baselines.Task) -> None:
-    full = LogisticSettings(steps=200, rate=1.0, learning_rate=10.0)  # not whitened: slow
+    full = LogisticSettings(steps=200, rate=1.0, learning_rate=10.0)
     rows = baselines.run(task, ["probe", "logistic", "lda", "ridge"], [(32.0, 1e-3)], seeds=1, logistic=full)
     assert [row.method for row in rows] == ["probe", "logistic", "lda", "ridge"]
     assert min(row.accuracy.mean for row in rows) > 0.85, rows
@@ -411,27 +405,29 @@ def test_the_vouched_epsilon_is_that_of_the_event(task: baselines.Task) -> None:
     assert 0.499 < guarantee(row.event, 1e-6).epsilon <= 0.5
 
 
-def test_standardising_needs_only_the_network() -> None:
-    network = tiny_network("convnet")
-    assert isinstance(network.norms, torch.nn.ModuleList)
-    last = network.norms[-1]
-    torch.nn.init.normal_(last.weight)
-    z = torch.randn(200_000, 1, dtype=torch.float64)
-    active = functional.silu(last.bias + last.weight * z).numpy()
-    standard = public_features.standardising(network)(active)
-    np.testing.assert_allclose(standard.mean(0), 0, atol=0.02)
-    np.testing.assert_allclose(standard.std(0), 1, atol=0.02)
+def test_features_are_whitened_by_the_backbone_s_own_map(small_world: str) -> None:
+    loaded = backbones.load(small_world)
+    images = stripes(300, 9).images
+    found = public_features.extracted(loaded.network, images, "features")
+    with torch.no_grad():
+        plain = loaded.network.features(torch.from_numpy(images).float() / 255)
+        expected = loaded.network.whitening(plain, loaded.network.whitening.most)
+    np.testing.assert_allclose(found, expected.numpy(), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(found.mean(0), 0, atol=0.3)
+    assert 0.5 < found[:, 0].std() < 1.5
+    assert public_features.described(loaded) == "whitened by its own map (public data: stripes)"
 
 
-def test_public_images_whiten_the_features(small_world: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dpdd.scenarios import pretrain
+def test_a_scattering_transform_gives_its_strongest_directions() -> None:
+    loaded = backbones.load("scatter28")
+    images = np.zeros((3, 1, 28, 28), np.uint8)
+    assert public_features.extracted(loaded.network, images, "features").shape == (3, public_features.MOST)
+    assert "512 strongest" in public_features.described(loaded) and "none" in public_features.described(loaded)
 
-    public = torch.from_numpy(stripes(200, 9).images)
-    monkeypatch.setitem(pretrain.PUBLIC_DATA, "stripes", next(iter(pretrain.PUBLIC_DATA.values())))
-    monkeypatch.setattr(pretrain, "public_images", lambda name: (public, torch.zeros(200), 1))
-    monkeypatch.setattr(datasets, "available", lambda name: True)
-    task = baselines.prepare(backbones.load(small_world), stripes(60, 0), stripes(30, 1))
-    assert task.normalisation == "whitened by 200 images of stripes"
+
+def test_features_without_a_map_are_said_to_be_as_they_are(tmp_path: Path) -> None:
+    backbones.save(tmp_path / "raw", tiny_network("convnet"), backbones.Provenance("noise", "none", 0.0, "none", 0))
+    assert "never fitted" in public_features.described(backbones.load(tmp_path / "raw"))
 
 
 @pytest.mark.parametrize(

@@ -379,7 +379,8 @@ def test_another_key_is_not_trusted() -> None:
 
 def test_a_signature_over_something_else_does_not_count() -> None:
     payload = release().encode()
-    for signed_bytes in (payload, b"dpdd ledger v1\0" + payload, b"dpdd release v1\0" + payload + b"\0"):
+    digest = hashlib.sha256(release_pb2.SignedRelease(release=payload).SerializeToString()).digest()
+    for signed_bytes in (digest, b"dpdd ledger v1\0" + digest, b"dpdd release v1\0" + digest + b"\0"):
         message = release_pb2.SignedRelease(
             release=payload, signature=KEY.sign(signed_bytes), public_key=KEY.public_key().public_bytes_raw()
         )
@@ -391,7 +392,7 @@ def test_a_release_is_checked_even_if_its_signature_holds() -> None:
     payload = b"\xff\xff"
     message = release_pb2.SignedRelease(
         release=payload,
-        signature=KEY.sign(b"dpdd release v1\0" + payload),
+        signature=KEY.sign(b"dpdd release v1\0" + hashlib.sha256(b"\x0a\x02" + payload).digest()),
         public_key=KEY.public_key().public_bytes_raw(),
     )
     with pytest.raises(WireError):
