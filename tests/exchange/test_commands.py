@@ -231,10 +231,10 @@ def loopback_port() -> int:
 
 
 def test_the_true_system_on_loopback_stops_what_it_started(tmp_path: Path) -> None:
-    path = scenario(tmp_path)
+    path, before = scenario(tmp_path), children()
     metrics = loopback.run(str(path), load_scenario(str(path)), tmp_path / "run", Console(quiet=True), noise_seed=3)
     assert [row["silo"] for row in metrics["privacy"]] == ["east", "north"]
-    assert children() == []
+    assert set(children()) <= set(before)  # earlier tests may have left multiprocessing's own tracker
     in_process = simulate.run(
         str(path), load_scenario(str(path)), tmp_path / "in-process", Console(quiet=True), noise_seed=3
     )
@@ -243,7 +243,7 @@ def test_the_true_system_on_loopback_stops_what_it_started(tmp_path: Path) -> No
 
 
 def test_loopback_stops_everything_when_interrupted_and_when_it_fails(tmp_path: Path) -> None:
-    path = scenario(tmp_path)
+    path, before = scenario(tmp_path), children()
     silos = simulate.set_up(load_scenario(str(path)), tmp_path / "run", Console(quiet=True))
     script = (
         "import sys; from pathlib import Path; from dpdd.common.scenario import load_scenario\n"
@@ -267,7 +267,7 @@ def test_loopback_stops_everything_when_interrupted_and_when_it_fails(tmp_path: 
     toml.write_text(toml.read_text().replace("[policy]", "[policy]\nno_such_key = 1"))
     with pytest.raises(ConfigError, match="no_such_key"):
         loopback.run(str(path), load_scenario(str(path)), tmp_path / "run", Console(quiet=True))
-    assert children() == []
+    assert set(children()) <= set(before)
 
 
 def children(pid: int | None = None) -> list[int]:
