@@ -8,6 +8,7 @@ from pathlib import Path
 
 import grpc
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 
 from dpdd.client.config import CoordinatorSettings
@@ -78,7 +79,7 @@ def open_channel(silo: Path, pinned: CoordinatorSettings, address: str) -> grpc.
         )
     try:
         certificate.verify_directly_issued_by(authority)
-    except Exception:
+    except (ValueError, TypeError, InvalidSignature):
         raise IntegrityError(f"{files.certificate} was not signed by the coordinator's authority; join again") from None
     if certificate.not_valid_after_utc < datetime.now(UTC):
         ended = certificate.not_valid_after_utc.date()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import grpc
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID, ObjectIdentifier
@@ -137,7 +138,7 @@ def _check(
     try:
         certificate = x509.load_der_x509_certificate(reply.certificate)
         certificate.verify_directly_issued_by(x509.load_der_x509_certificate(authority))
-    except Exception:
+    except (ValueError, TypeError, InvalidSignature):
         raise WireError("the coordinator sent a certificate that its authority did not sign") from None
     if reply.authority != authority or certificate.public_key() != key.public_key() or len(reply.request_key) != 32:
         raise IntegrityError("the coordinator sent a certificate for another key or of another authority")

@@ -10,23 +10,20 @@ from __future__ import annotations
 
 import hashlib
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from dpdd.common import flower  # first: it turns Flower's telemetry off
 
 # isort: split
-from flwr.app import DEFAULT_TTL, Error, Message, Metadata, RecordDict
-from flwr.serverapp import Grid
-from flwr.supercore.run import Run
+from flwr.app import Error, Message
 
 from dpdd.common.errors import DpddError
 from dpdd.common.wire.answer import SignedReleaseBytes, decode_answer, encode_answer
 from dpdd.server.exchange.board import Board, settled
+from dpdd.server.grid import COORDINATOR, SiloGrid
 from dpdd.server.roster import Roster
 
-COORDINATOR = 1
 IN_TROUBLE, NO_ANSWER = 1000, 1001
 """Flower error codes: a silo that could not answer, and one that did not."""
 
@@ -44,7 +41,7 @@ class Patience:
         return f"{self.seconds / 60:g} min" if self.seconds >= 60 else f"{self.seconds:g} s"
 
 
-class ExchangeGrid(Grid):
+class ExchangeGrid(SiloGrid):
     """Node i + 2 is the i-th silo of the roster, by name; 1 is the coordinator."""
 
     def __init__(
@@ -54,51 +51,16 @@ class ExchangeGrid(Grid):
         patience: Patience,
         awaited: Callable[[list[str], int], None] = lambda _silos, _of: None,
     ) -> None:
+        super().__init__(dict(enumerate(sorted(roster.keys), start=COORDINATOR + 1)))
         self._board, self._patience, self._awaited = board, patience, awaited
-        self._silos = dict(enumerate(sorted(roster.keys), start=COORDINATOR + 1))
-        self._run = Run.create_empty(1)
         self._pushed: dict[str, Message] = {}
-
-    def set_run(self, run: Run) -> None:
-        """Set the Flower run."""
-        self._run = run
-
-    @property
-    def run(self) -> Run:
-        """The Flower run."""
-        return self._run
-
-    def create_message(
-        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
-    ) -> Message:
-        """A message to a silo; with explicit metadata, since Flower would otherwise want a process-wide identity."""
-        metadata = Metadata(
-            run_id=self._run.run_id,
-            message_id=uuid.uuid4().hex,
-            src_node_id=COORDINATOR,
-            dst_node_id=dst_node_id,
-            reply_to_message_id="",
-            group_id=group_id,
-            created_at=time.time(),
-            ttl=DEFAULT_TTL if ttl is None else ttl,
-            message_type=message_type,
-        )
-        return Message(content=content, metadata=metadata)  # type: ignore[call-overload]
-
-    def get_node_ids(self) -> Iterable[int]:
-        """All silos of the roster."""
-        return list(self._silos)
-
-    def silo_of(self, node: int) -> str:
-        """The name of the silo behind a node."""
-        return self._silos[node]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Put the requests on the board."""
         ids = []
         asked: dict[bytes, list[str]] = {}
         for message in messages:
-            asked.setdefault(_request(message), []).append(self._silos[message.metadata.dst_node_id])
+            asked.setdefault(_request(message), []).append(self._names[message.metadata.dst_node_id])
             self._pushed[message.metadata.message_id] = message
             ids.append(message.metadata.message_id)
         for request, silos in asked.items():
@@ -133,11 +95,11 @@ class ExchangeGrid(Grid):
             left = deadline - time.monotonic()
             if not waiting or left <= 0:
                 break
-            self._awaited([self._silos[self._pushed[identity].metadata.dst_node_id] for identity in waiting], of)
+            self._awaited([self._names[self._pushed[identity].metadata.dst_node_id] for identity in waiting], of)
             version = self._board.wait(version, min(left, 1.0))
         late = [self._pushed.pop(identity) for identity in waiting]
         if 0 < released < quorum:  # with no release at all, the ServerApp says why
-            names = ", ".join(self._silos[message.metadata.dst_node_id] for message in late)
+            names = ", ".join(self._names[message.metadata.dst_node_id] for message in late)
             raise DpddError(
                 f"{released} of {of} silos released something, and the quorum is {quorum}"
                 + (f" (no answer within {patience.words} from {names})" if names else "")
@@ -148,7 +110,7 @@ class ExchangeGrid(Grid):
 
     def _reply(self, message: Message, *, final: bool, patience: Patience | None = None) -> Message | None:
         """The answer to a message, if there is one, or (when `final`) what there is instead."""
-        silo = self._silos[message.metadata.dst_node_id]
+        silo = self._names[message.metadata.dst_node_id]
         request_id = hashlib.sha256(_request(message)).hexdigest()
         digest = self._board.digest(request_id, silo)
         if digest is not None:
