@@ -27,7 +27,7 @@ from dpdd.common.config import Settings, validate
 from dpdd.common.methods import Method
 from dpdd.common.privacy.entropy import Entropy
 from dpdd.common.privacy.events import compose
-from dpdd.common.privacy.privatise import Privatised, combine
+from dpdd.common.privacy.privatise import Privatised, combine, numbered
 from dpdd.common.synthesis.dataset import SyntheticSet
 from dpdd.common.synthesis.distilled import DistilSettings, distil_settings, to_arrays
 from dpdd.common.synthesis.statistics import Statistics, lost_in_noise, of_one_silo
@@ -92,11 +92,7 @@ def distil(
         )
         return to_arrays(without_lost_classes(made, statistics[0]))
 
-    return combine(*(_named(answer, stage) for stage, (_, answer) in enumerate(answered))).post_process(synthesise)
-
-
-def _named(answer: Privatised, stage: int) -> Privatised:
-    return answer.post_process(lambda arrays: {f"{stage} {name}": array for name, array in arrays.items()})
+    return combine(*(numbered(answer, stage) for stage, (_, answer) in enumerate(answered))).post_process(synthesise)
 
 
 def _statistics(answered: Sequence[tuple[ReleaseRequest, Privatised]]) -> list[Statistics]:

@@ -37,12 +37,10 @@ def join(silo: Silo, address: str, token: Token | None) -> CoordinatorSettings:
     if token is None and host != "127.0.0.1":
         raise ConfigError("joining without a token is for a coordinator in --loopback-demo on 127.0.0.1")
     pinned = silo.settings.coordinator
-    if pinned is not None and token is not None and pinned.authority_sha256 != token.authority_sha256.hex():
-        raise IntegrityError(
-            f"silo.toml pins a coordinator with the authority {pinned.authority_sha256[:16]}…, and this token is of "
-            f"{token.authority_sha256.hex()[:16]}…; remove [coordinator] from silo.toml to change coordinators"
-        )
+    if token is not None:
+        _check_pinned(pinned, token.authority_sha256, "this token")
     authority = shown_authority(host, port)
+    _check_pinned(pinned, hashlib.sha256(authority).digest(), f"the coordinator at {address}")
     if token is not None and hashlib.sha256(authority).digest() != token.authority_sha256:
         raise IntegrityError(
             f"the coordinator at {address} shows another authority than the one in the token: this is not the "
@@ -50,10 +48,10 @@ def join(silo: Silo, address: str, token: Token | None) -> CoordinatorSettings:
         )
     files = Files(silo.folder)
     key = _own_key(files)
-    reply = _ask(address, authority, _join_request(silo, key, token))
+    reply = _ask(_target(host, port), authority, _join_request(silo, key, token))
     certificate = _check(reply, silo, authority, key)
     settings = CoordinatorSettings(
-        address=f"{address.rpartition(':')[0]}:{reply.port}",
+        address=_target(host, reply.port),
         authority_sha256=hashlib.sha256(authority).hexdigest(),
         request_key=reply.request_key.hex(),
     )
@@ -66,6 +64,14 @@ def join(silo: Silo, address: str, token: Token | None) -> CoordinatorSettings:
     return pinned or settings
 
 
+def _check_pinned(pinned: CoordinatorSettings | None, authority_sha256: bytes, whose: str) -> None:
+    if pinned is not None and pinned.authority_sha256 != authority_sha256.hex():
+        raise IntegrityError(
+            f"silo.toml pins a coordinator with the authority {pinned.authority_sha256[:16]}…, and {whose} has "
+            f"{authority_sha256.hex()[:16]}…; remove [coordinator] from silo.toml to change coordinators"
+        )
+
+
 def host_and_port(address: str) -> tuple[str, int]:
     """`host:port`, where the port may be left out."""
     host, colon, port = address.rpartition(":")
@@ -74,6 +80,10 @@ def host_and_port(address: str) -> tuple[str, int]:
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise ConfigError(f"{address!r} is not an address: HOST:PORT is one")
     return host.strip("[]"), int(port)
+
+
+def _target(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def shown_authority(host: str, port: int) -> bytes:
@@ -114,9 +124,8 @@ def _join_request(silo: Silo, key: ec.EllipticCurvePrivateKey, token: Token | No
     ).SerializeToString()
 
 
-def _ask(address: str, authority: bytes, request: bytes) -> exchange_pb2.JoinReply:
+def _ask(target: str, authority: bytes, request: bytes) -> exchange_pb2.JoinReply:
     root = _pem(x509.load_der_x509_certificate(authority))
-    target = address if ":" in address else f"{address}:{JOIN_PORT}"
     with grpc.secure_channel(target, grpc.ssl_channel_credentials(root), CHANNEL) as channel:
         try:
             return parse(
@@ -142,6 +151,8 @@ def _check(
         raise WireError("the coordinator sent a certificate that its authority did not sign") from None
     if reply.authority != authority or certificate.public_key() != key.public_key() or len(reply.request_key) != 32:
         raise IntegrityError("the coordinator sent a certificate for another key or of another authority")
+    if not 0 < reply.port < 65536:
+        raise WireError(f"the coordinator sent a port that does not exist ({reply.port})")
     return certificate
 
 

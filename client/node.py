@@ -14,6 +14,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import grpc
@@ -41,7 +42,7 @@ log = logging.getLogger("dpdd.node")
 
 POLL_SECONDS = 2.0
 ATTEMPTS = 3
-MOST_QUEUED = 64
+MOST_QUEUED = 8
 LONGEST_WAIT = 60.0
 _UNARY = 30.0
 _COORDINATOR, _ME = 1, 2
@@ -90,14 +91,14 @@ class Node:
         threading.Thread(target=self._beat, daemon=True, name="node-heartbeat").start()
         wait = 0.5
         while not self._stop.is_set():
-            self._connected = False
+            self._connected = superseded = False
             try:
                 with open_channel(self._silo.folder, self._pinned, self._address) as channel:
                     self._channel = channel
                     self._listen(channel)
                 problem = "the coordinator ended the connection"
             except grpc.RpcError as error:
-                problem = explain(error)
+                problem, superseded = explain(error), error.code() is grpc.StatusCode.ABORTED
                 if error.code() in _FOR_GOOD and not self._stop.is_set():
                     raise IntegrityError(f"the coordinator does not accept this silo: {problem}") from None
             except ValueError as error:  # the channel was closed under our feet
@@ -105,7 +106,7 @@ class Node:
             finally:
                 self._channel = None
                 self._undecided.clear()
-            if self._connected:
+            if self._connected and not superseded:
                 wait = 0.5
             pause = wait * (0.5 + secrets.randbelow(1000) / 1000)
             if not self._stop.is_set():
@@ -123,12 +124,13 @@ class Node:
             self._say(f"connected to {self._address}")
         for envelope in stream:
             digest = hashlib.sha256(envelope).digest()
-            while digest not in self._queued and not self._stop.is_set():
-                try:
+            if digest in self._queued:
+                continue
+            self._queued.add(digest)  # before it can be taken out again
+            while not self._stop.is_set():
+                with suppress(queue.Full):
                     self._inbox.put(envelope, timeout=POLL_SECONDS)
-                    self._queued.add(digest)
-                except queue.Full:
-                    continue
+                    break
 
     def _work(self) -> None:
         """Answer one request after the other; look again at those whose operator had not decided."""
@@ -145,17 +147,17 @@ class Node:
             except WireError as error:
                 log.error("the coordinator sent something that is not a request: %s", error)
                 continue
-            request_id = hashlib.sha256(request).hexdigest()
-            if not signed:
-                self._refuse_stranger(request_id)
-                continue
-            self._guarded(request_id, request)
+            self._guarded(hashlib.sha256(request).hexdigest(), request, signed=signed)
 
-    def _guarded(self, request_id: str, request: bytes, *, again: bool = False) -> None:
+    def _guarded(self, request_id: str, request: bytes, *, signed: bool = True, again: bool = False) -> None:
         try:
-            self._answer(request_id, request, again=again)
+            if signed:
+                self._answer(request_id, request, again=again)
+            else:
+                self._refuse_stranger(request_id)
         except Exception:  # whatever it was, the next request must be heard
             log.exception("request %s was not answered", request_id[:12])
+            self._say_in_trouble(request_id)
         finally:
             self._console.finish()
             self._doing = "waiting for requests"
@@ -165,8 +167,7 @@ class Node:
         if answer is None:
             self._undecided.pop(request_id, None)
             self._say(f"request {request_id[:12]} could not be answered; the lines above say why")
-            beat = exchange_pb2.Beat(doing="in trouble", in_trouble_with=bytes.fromhex(request_id))
-            self._persistently(lambda channel: _unary(channel, "Heartbeat", beat.SerializeToString()))
+            self._say_in_trouble(request_id)
             return
         if isinstance(answer, Refusal):
             undecided = answer.reason is Reason.AWAITING_APPROVAL
@@ -183,6 +184,11 @@ class Node:
             return
         self._undecided.pop(request_id, None)
         self._send_release(request_id, request)
+
+    def _say_in_trouble(self, request_id: str) -> None:
+        """Tell the coordinator not to wait for this one. It does not learn why: that may depend on the records."""
+        beat = exchange_pb2.Beat(doing="in trouble", in_trouble_with=bytes.fromhex(request_id)).SerializeToString()
+        self._persistently(lambda channel: _unary(channel, "Heartbeat", beat))
 
     def _ask_app(self, request: bytes) -> Answer | None:
         """What the installed ClientApp answers; None after it failed a few times (it says why itself)."""
@@ -241,6 +247,8 @@ class Node:
 
         if self._persistently(lambda channel: upload(channel, path, manifest, tell)):
             self._say(f"request {request_id[:12]}: the coordinator has the release ({words})")
+        else:
+            self._say_in_trouble(request_id)
 
     def _persistently(self, send: Callable[[grpc.Channel], object]) -> bool:
         """Try until it is through; False when the coordinator says no, or when the node stops."""
@@ -252,13 +260,14 @@ class Node:
                     send(channel)
                     return True
                 except grpc.RpcError as error:
-                    refused += error.code() not in _ON_THE_WAY
+                    why = explain(error)
+                    refused = 0 if error.code() in _ON_THE_WAY else refused + 1
                     if refused >= ATTEMPTS or error.code() in _NO:
-                        self._say(f"the coordinator refused: {explain(error)}")
+                        self._say(f"the coordinator refused: {why}")
                         return False
-                    log.info("not sent: %s", explain(error))
                 except (DpddError, ValueError) as error:  # ValueError: the channel was closed meanwhile
-                    log.info("not sent: %s", error)
+                    why = str(error)
+                self._say(f"not sent yet: {why}")
             self._stop.wait(wait * (0.5 + secrets.randbelow(1000) / 1000))
             wait = min(2 * wait, LONGEST_WAIT if channel is not None else 1.0)
         return False

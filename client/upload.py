@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from io import FileIO
 from pathlib import Path
 
 import grpc
@@ -31,8 +33,23 @@ def upload(channel: grpc.Channel, path: Path, manifest: Manifest, progress: Call
     if found.complete:
         return
     progress(found.received)
-    with path.open("rb", buffering=0) as file:
-        sent = channel.stream_unary("/dpdd.v1.Exchange/Upload")(parts(manifest, file, found.received))
+    ready = threading.Event()
+    sending = _sending(manifest, path.open("rb", buffering=0), found.received, ready)
+    call = channel.stream_unary("/dpdd.v1.Exchange/Upload").future(sending)
+    try:
+        call.initial_metadata()  # comes when the coordinator has room: until then nothing fills its memory
+    finally:
+        ready.set()
+    sent = call.result()
     done = parse(transfer_pb2.TransferStatus, sent)
     if not done.complete or done.payload_sha256.hex() != manifest.sha256:
         raise IntegrityError("the coordinator acknowledged something else than was sent")
+
+
+def _sending(manifest: Manifest, file: FileIO, offset: int, ready: threading.Event) -> Iterator[bytes]:
+    """Closes the file itself: gRPC's thread may still be reading when the call has failed."""
+    with file:
+        messages = parts(manifest, file, offset)
+        yield next(messages)
+        ready.wait()
+        yield from messages

@@ -14,7 +14,15 @@ from dpdd.common.cli import Commands, guarded, print_json, table
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point."""
-    from dpdd.scenarios import account, baselines, benchmark_noise, benchmark_silo, reproduce
+    from dpdd.scenarios import (
+        account,
+        baselines,
+        benchmark_matching,
+        benchmark_noise,
+        benchmark_silo,
+        reproduce,
+        subspace_report,
+    )
 
     arguments = sys.argv[1:] if arguments is None else arguments
     if list(arguments[:1]) == ["pretrain"]:
@@ -51,6 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     baselines.add_to(commands)
     benchmark_noise.add_to(commands)
     benchmark_silo.add_to(commands)
+    benchmark_matching.add_to(commands)
+    subspace_report.add_to(commands)
     reproduce.add_to(commands)
     commands.add("pretrain", lambda _options: None, "train a public backbone from public data")
     return commands.main(arguments)
@@ -94,7 +104,14 @@ def _run(options: argparse.Namespace) -> None:
         print(_summary(metrics, folder))
 
 
-_EVALUATED = {"teacher": "the classifier that the releases contain"}
+_LEARNERS = {
+    "convnet": "ConvNet from scratch",
+    "probe": "linear probe of {backbone}",
+    "fine-tune": "fine-tuned {backbone}",
+    "ensemble": "fine-tuned {backbone}, together",
+    "teacher": "teacher",
+}
+_LEARNT_FROM = {"lessons": "lessons by the teacher", "soft": "soft labels", "hard": "hard labels"}
 
 
 def _summary(metrics: dict[str, Any], folder: Path) -> str:
@@ -103,12 +120,10 @@ def _summary(metrics: dict[str, Any], folder: Path) -> str:
         for row in metrics["privacy"]
     ]
     lines = ["", table(["silo", "ε", "δ", "accountant"], rows), ""]
-    for name, score in metrics["accuracy"].items():
-        spread = f" ± {100 * score['std']:.1f}" if len(score["runs"]) > 1 else ""
-        what = _EVALUATED.get(name, f"{name} trained on the synthetic set alone")
-        lines.append(f"{what}: {100 * score['mean']:.1f}{spread} % on real test data")
-    if "average" in metrics.get("continual", {}):
-        lines.append(_continual(metrics["continual"]))
+    if metrics["accuracy"]:
+        lines += [_accuracy(metrics["accuracy"]), ""]
+    if metrics.get("continual", {}).get("learners"):
+        lines += [_continual(metrics["continual"], metrics["accuracy"]), ""]
     if not all(row["releasable"] for row in metrics["privacy"]):
         lines.append("This was a simulation with repeatable or no noise: it protects nobody.")
     lines += [
@@ -118,13 +133,27 @@ def _summary(metrics: dict[str, Any], folder: Path) -> str:
     return "\n".join(lines)
 
 
-def _continual(found: dict[str, Any]) -> str:
+def _accuracy(accuracy: dict[str, Any]) -> str:
+    rows = []
+    for name, score in accuracy.items():
+        spread = f" ± {100 * score['std']:.1f}" if len(score["runs"]) > 1 else ""
+        source = _LEARNT_FROM[score["labels"]] if "labels" in score else "the releases"
+        rows.append([_LEARNERS[name].format_map(score), source, f"{100 * score['mean']:.1f}{spread}"])
+    return table(["learner", "learnt from", "% right on real test data"], rows)
+
+
+def _continual(found: dict[str, Any], accuracy: dict[str, Any]) -> str:
+    """Per learner: % right on all classes seen, after each task; and the ConvNet's ceiling, where that was run."""
     joint = found.get("joint")
-    ceiling = f"; all classes at once: {100 * joint['mean']:.1f} %" if joint else ""
-    return (
-        f"{len(found['tasks'])} tasks: {100 * found['average']:.1f} % over tasks at the end, "
-        f"forgetting {100 * found['forgetting']:.1f} points{ceiling}"
-    )
+    header = ["% right on classes seen, after", *(f"task {number + 1}" for number in range(len(found["tasks"])))]
+    rows = []
+    for name, figures in found["learners"].items():
+        shares = [*figures["seen"], figures["forgetting"]]
+        row = [_LEARNERS[name].format_map(accuracy[name]), *(f"{100 * share:.1f}" for share in shares)]
+        if joint:
+            row.append(f"{100 * joint['mean']:.1f}" if name == "convnet" else "")
+        rows.append(row)
+    return table([*header, "forgetting", *(["all at once"] if joint else [])], rows)
 
 
 def _list(options: argparse.Namespace) -> None:

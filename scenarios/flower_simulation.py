@@ -56,6 +56,7 @@ def run(
 
     silos = set_up(scenario, folder, console, noise_seed)
     Roster({silo.settings.name: silo.public_key for silo in silos}).save(folder / "silos.json")
+    (folder / "metrics.json").unlink(missing_ok=True)  # of an earlier run: if this one fails, that must be seen
     local: dict[str, Any] = {} if "RAY_ADDRESS" in os.environ else {"_node_ip_address": "127.0.0.1"}
     logging.getLogger("flwr").setLevel(logging.ERROR)
     run_simulation(

@@ -54,7 +54,9 @@ def run(
         tokens = {
             silo.settings.name: coordinator.enrol(silo.settings.name)
             for silo in silos
-            if silo.settings.name not in known or not known[silo.settings.name].joined
+            if silo.settings.coordinator is None
+            or silo.settings.name not in known
+            or not known[silo.settings.name].joined
         }
         serving = coordinator.serving_file
         serving.unlink(missing_ok=True)
@@ -88,7 +90,8 @@ def run(
 
 
 class Process:
-    """A command in a process of its own, whose output is relayed line by line."""
+    """A command in a process of its own. What it says on stderr is relayed line by line; its result, on stdout, is not:
+    that is for who runs it by hand."""
 
     def __init__(self, who: str, command: Sequence[str], console: Console) -> None:
         self.who, self.last = who, list[str]()
@@ -96,8 +99,8 @@ class Process:
         self._process = subprocess.Popen(
             [sys.executable, "-m", *command],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
             env=environment,
             text=True,
             errors="replace",
@@ -107,8 +110,8 @@ class Process:
         self._reader.start()
 
     def _relay(self, console: Console) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
             text = line.rstrip()
             self.last = [*self.last, text][-_LAST_WORDS:]
             with _ONE_LINE:

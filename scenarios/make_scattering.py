@@ -13,17 +13,15 @@ import argparse
 import sys
 from pathlib import Path
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from dpdd.common.dead_leaves import dead_leaves
 from dpdd.common.errors import DataError, DpddError
 from dpdd.common.files import shown
 from dpdd.common.models import backbone
 from dpdd.common.models.backbone import Provenance
 from dpdd.common.models.scattering import ScatteringArchitecture, ScatteringNet
 from dpdd.common.models.tapped import FeatureNet
-from dpdd.common.randomness import uniforms
 
 SHELF = Path(backbone.__file__).parent / "weights"
 BACKBONES = {
@@ -38,40 +36,6 @@ PROVENANCE = Provenance(
     command="python -m dpdd.scenarios.make_scattering",
     seed=SEED,
 )
-
-_LEAVES = 100
-_SMALLEST = 1.0  # radius in pixels
-
-
-def dead_leaves(count: int, channels: int, height: int, width: int, seed: int) -> NDArray[np.float32]:
-    """Random images (count, channels, height, width) in [0, 1]: discs on top of each other.
-
-    Radii have density 1/r³ from a pixel to the image's larger side, which makes images look alike at all scales, as
-    photographs do. How many leaves fall is drawn for each image, so that some images are a few shapes on an empty
-    ground and some are full; every other ground is black, as in scans. Colours are a grey and a weaker tint.
-
-    >>> images = dead_leaves(3, 1, 8, 8, seed=1)
-    >>> images.shape, bool(images.min() >= 0 and images.max() <= 1)
-    ((3, 1, 8, 8), True)
-    """
-    drawn = uniforms(seed, f"dead leaves {height} {width}", count * _LEAVES * 7).reshape(7, _LEAVES, count)
-    largest = float(max(height, width))
-    radii = _SMALLEST / np.sqrt(1.0 - drawn[0] * (1.0 - (_SMALLEST / largest) ** 2))
-    rows, columns = ((2.0 * drawn[i] - 0.5) * side for i, side in ((1, height), (2, width)))
-    falling = np.arange(_LEAVES)[:, None] < _LEAVES * uniforms(seed, "dead leaves that fall", count)
-    tint = 0.5 * (drawn[4:7] - drawn[4:7].mean(0)) if channels > 1 else np.zeros((1, _LEAVES, count))
-    colours = np.clip(drawn[3] + tint, 0.0, 1.0)
-    u, v = np.arange(height, dtype=np.float32)[:, None], np.arange(width, dtype=np.float32)
-    images = np.zeros((channels, count, height, width), dtype=np.float32)
-    images[:, ::2] = colours[:, 0, ::2, None, None]
-    for leaf in range(1, _LEAVES):
-        row, column, radius, colour = (
-            values[..., leaf, :, None, None].astype(np.float32) for values in (rows, columns, radii, colours)
-        )
-        inside = np.clip(radius - np.sqrt((u - row) ** 2 + (v - column) ** 2) + 0.5, 0.0, 1.0)  # soft edges
-        inside *= falling[leaf, :, None, None]
-        images += inside * (colour - images)
-    return np.ascontiguousarray(images.swapaxes(0, 1))
 
 
 def network(architecture: ScatteringArchitecture) -> ScatteringNet:

@@ -41,15 +41,15 @@ from dpdd.common.privacy.clipping import GRID, Layout, Segment
 from dpdd.common.privacy.privatise import in_units
 from dpdd.common.synthesis.statistics import Statistics, lost_in_noise, noise_in
 from dpdd.common.wire.release import Release
+from dpdd.common.wire.short import lengthen
 
 Floats = NDArray[np.float64]
 
 
 def aggregate(
-    releases: Sequence[Release], layout: Layout, rule: Literal["sum", "precision"], settings: object
+    releases: Sequence[Release], layout: Layout, rule: Literal["sum", "precision"], weight: float | None
 ) -> Statistics:
-    """The statistics of all silos by `rule`; a method's `settings` say what a count weighs in its sums."""
-    weight = getattr(settings, "count_weight", None)
+    """The statistics of all silos by `rule`; `weight` is what a record weighs in the method's counts, if it has any."""
     if rule == "sum":
         return add_up(releases, layout, weight)
     if weight is None:
@@ -61,8 +61,12 @@ def add_up(releases: Sequence[Release], layout: Layout, count_weight: float | No
     """The plain sum over silos: unbiased for the union of their records."""
     _check(releases, layout)
     totals: dict[str, NDArray[np.int64]] = {}
+    reach: dict[str, int] = {}
     for release in releases:
         for name, array in _arrays(release, layout, count_weight).items():
+            reach[name] = reach.get(name, 0) + max(int(array.max(initial=0)), -int(array.min(initial=0)))
+            if reach[name] >= 1 << 63:  # far beyond any noise, and integers would wrap around
+                raise IntegrityError(f"silo {release.silo} sent sums {name!r} that are too large to add up")
             totals[name] = totals[name] + array if name in totals else array.astype(np.int64)
     noise = math.sqrt(math.fsum(noise_of(release) ** 2 for release in releases))
     return Statistics({name: in_units(total) for name, total in totals.items()}, noise, len(releases))
@@ -126,9 +130,14 @@ def precision_weights(counts: Floats, sigma: Floats, count_noise: Floats, sampli
 def check_layout(release: Release, layout: Layout) -> None:
     """IntegrityError unless the release has exactly the arrays that were asked for."""
     expected = {segment.name: (segment.rows, segment.width) for segment in layout.segments}
-    found = {name: array.shape for name, array in release.arrays.items()}
-    if found != expected or any(array.dtype != np.int64 for array in release.arrays.values()):
-        raise IntegrityError(f"silo {release.silo} sent arrays {found}, asked for were {expected}")
+    arrays = lengthen(release.arrays)
+    found = {name: array.shape for name, array in arrays.items()}
+    types = {name: str(array.dtype) for name, array in arrays.items()}
+    if found != expected or set(types.values()) != {"int64"}:
+        raise IntegrityError(
+            f"silo {release.silo} sent arrays {found} of types {types}, asked for were {expected} in 64-bit integers, "
+            "or in 16 bits with a proper step"
+        )
 
 
 def noise_of(release: Release) -> float:
@@ -145,12 +154,13 @@ def _check(releases: Sequence[Release], layout: Layout) -> None:
 
 def _arrays(release: Release, layout: Layout, count_weight: float | None) -> Mapping[str, NDArray]:
     """The released arrays, with the exact counts where the silo's operator declared them public."""
-    if not release.public_counts or count_weight is None or "count" not in release.arrays:
-        return release.arrays
+    arrays = lengthen(release.arrays)
+    if not release.public_counts or count_weight is None or "count" not in arrays:
+        return arrays
     if len(release.public_counts) != layout.classes:
         raise IntegrityError(f"silo {release.silo} declares {len(release.public_counts)} counts, not {layout.classes}")
     exact = np.rint(np.asarray(release.public_counts, dtype=np.float64)[:, None] * count_weight * GRID)
-    return {**release.arrays, "count": exact.astype(np.int64)}
+    return {**arrays, "count": exact.astype(np.int64)}
 
 
 def _members(segment: Segment, classes: int) -> Floats:

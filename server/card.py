@@ -12,7 +12,7 @@ from dpdd.common.cli import software, table
 from dpdd.common.errors import IntegrityError
 from dpdd.common.privacy import events
 from dpdd.common.scenario import Scenario
-from dpdd.common.synthesis.dataset import FILE, SyntheticSet
+from dpdd.common.synthesis.dataset import FILE, TEACHER, SyntheticSet, file_sha256
 from dpdd.common.wire.release import Release
 from dpdd.server.roster import Roster
 from dpdd.server.store import Store
@@ -62,7 +62,7 @@ def write_card(
     roster: Roster,
     missing: Mapping[str, str],
 ) -> None:
-    """Write `card.json` and `CARD.md`."""
+    """Write `card.json` and `CARD.md`, when `made` is saved in `folder/dataset`."""
     rows = privacy_rows(releases)
     signed = by_silo(releases)
     for row in rows:
@@ -80,6 +80,7 @@ def write_card(
         "images": len(made),
         "image_shape": list(made.images.shape[1:]),
         "dataset_sha256": dataset_sha256,
+        **({} if made.teacher is None else {"teacher_sha256": file_sha256(folder / "dataset" / TEACHER)}),
         "protects_people": bool(rows) and all(row["releasable"] for row in rows),
         "silos": rows,
         "silos_without_release": dict(missing),
@@ -115,6 +116,9 @@ def _markdown(card: Mapping[str, Any]) -> str:
         counts = (
             f"Labels are protected too; class counts are, except of {', '.join(open_silos)}: declared public there."
         )
+    teacher = ""
+    if "teacher_sha256" in card:
+        teacher = f"- `dataset/{TEACHER}`, made from the same releases, has SHA-256 `{card['teacher_sha256']}`.\n"
     absent = "".join(f"- {silo}: {why}\n" for silo, why in card["silos_without_release"].items())
     return f"""# {card["name"]}
 
@@ -136,5 +140,5 @@ Neighbours: {events.NEIGHBOURS}. {counts}
 ## Verifying
 
 - `dataset/{FILE}` has SHA-256 `{card["dataset_sha256"]}`.
-- Every release named above lies in `store/` under its SHA-256, signed (Ed25519) with the key in `card.json`.
+{teacher}- Every release named above lies in `store/` under its SHA-256, signed (Ed25519) with the key in `card.json`.
 """

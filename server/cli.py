@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from dpdd.server.store import Asked
 
 
+LOG_BYTES = 10_000_000
+_INDEX = Path("store", "index.sqlite")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point."""
     commands = Commands("dpdd-server", "Coordinate silos, and build a dataset from their releases.")
@@ -54,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     verify = commands.add(
         "verify",
         _verify,
-        "check a finished run: the dataset's hash, every release's signature and guarantee",
+        "check a finished run: the dataset's and its teacher's hash, every release's signature and guarantee",
     )
     verify.add_argument("folder", type=Path, help="the run's folder (with card.json)")
     return commands.main(arguments)
@@ -171,13 +175,15 @@ def _serve(options: argparse.Namespace, scenario: Path, folder: Path) -> None:
 
 
 def _log_to(path: Path) -> None:
-    """The exchange's log: a file beside the registry, and warnings on stderr."""
+    """The exchange's log: a file beside the registry (of bounded size: strangers write it), and warnings on stderr."""
     import logging
+    from logging.handlers import RotatingFileHandler
 
     log = logging.getLogger("dpdd.exchange")
     log.setLevel(logging.INFO)
     log.propagate = False
-    kept, shown = logging.FileHandler(path, encoding="utf-8"), logging.StreamHandler()
+    kept = RotatingFileHandler(path, encoding="utf-8", maxBytes=LOG_BYTES, backupCount=4)
+    shown = logging.StreamHandler()
     kept.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     shown.setFormatter(logging.Formatter("  %(message)s"))
     shown.setLevel(logging.WARNING)
@@ -188,8 +194,7 @@ def _status(options: argparse.Namespace) -> None:
     coordinator = _coordinator(options)
     silos = coordinator.registry.silos()
     serving = coordinator.serving()
-    folders = [options.folder] if options.folder else sorted((options.coordinator / "runs").glob("*"))
-    runs = {str(folder): _asked(folder) for folder in folders}
+    runs = {str(folder): _asked(folder) for folder in _run_folders(options)}
     if options.json:
         print_json(
             {
@@ -207,8 +212,14 @@ def _status(options: argparse.Namespace) -> None:
                 ],
                 "runs": {
                     name: [
-                        {"request": row.request_id, "silo": row.silo, "state": row.state, "changed": row.changed}
-                        for row in rows
+                        {
+                            "request": row.request_id,
+                            "stage": stage,
+                            "silo": row.silo,
+                            "state": row.state,
+                            "changed": row.changed,
+                        }
+                        for row, stage in rows
                     ]
                     for name, rows in runs.items()
                 },
@@ -240,26 +251,40 @@ def _status(options: argparse.Namespace) -> None:
         print(f"\n{name}")
         print(
             table(
-                ["request", "silo", "state", "since (UTC)"],
-                [[row.request_id[:16], row.silo, _words(row), row.changed[:19].replace("T", " ")] for row in rows],
+                ["request", "stage", "silo", "state", "since (UTC)"],
+                [
+                    [row.request_id[:16], str(stage), row.silo, _words(row), row.changed[:19].replace("T", " ")]
+                    for row, stage in rows
+                ],
             )
             if rows
             else "nothing was asked yet"
         )
-        awaited = [row.silo for row in rows if _awaited(row)]
+        awaited = sorted({row.silo for row, _ in rows if _awaited(row)} - coordinator.registry.revoked())
         print(f"awaited: {', '.join(awaited)}" if awaited else "nobody is awaited")
 
 
-def _asked(folder: Path) -> list[Asked]:
+def _run_folders(options: argparse.Namespace) -> list[Path]:
+    """The run that was named, or all in the coordinator's folder."""
+    if options.folder is None:
+        return sorted(index.parent.parent for index in (options.coordinator / "runs").glob(f"*/{_INDEX}"))
+    if not (options.folder / _INDEX).exists():
+        raise ConfigError(f"{options.folder}: this is not a run's folder (there is no store in it)")
+    return [options.folder]
+
+
+def _asked(folder: Path) -> list[tuple[Asked, int]]:
+    """What was asked in a run, and in which stage of its method."""
+    from dpdd.common.wire.request import decode_request
     from dpdd.server.store import Store
 
-    if not (folder / "store" / "index.sqlite").exists():
-        raise ConfigError(f"{folder}: this is not a run's folder (there is no store in it)")
     store = Store(folder / "store")
     try:
-        return store.asked()
+        rows = store.asked()
+        stages = {name: decode_request(store.request(name) or b"").stage for name in {row.request_id for row in rows}}
     finally:
         store.close()
+    return [(row, stages[row.request_id]) for row in rows]
 
 
 def _awaited(row: Asked) -> bool:
@@ -308,15 +333,16 @@ def _verify(options: argparse.Namespace) -> None:
     ]
     print(table(["silo", "ε", "δ", "releases"], rows))
     releases = sum(len(r["release_sha256"]) for r in card["silos"])
-    print(f"the dataset ({card['dataset_sha256'][:16]}…) and {releases} releases are as the card says")
+    teacher = f", its teacher ({card['teacher_sha256'][:16]}…)" if card.get("teacher_sha256") else ""
+    print(f"the dataset ({card['dataset_sha256'][:16]}…){teacher} and {releases} releases are as the card says")
 
 
 def _checked_card(folder: Path) -> dict[str, Any]:
     """The data card of a finished run, after everything in it was checked."""
     from dpdd.common.privacy import events
-    from dpdd.common.synthesis.dataset import FILE, file_sha256
+    from dpdd.common.synthesis.dataset import FILE, TEACHER, file_sha256
     from dpdd.common.wire.release import open_signed
-    from dpdd.server.store import Store
+    from dpdd.server.store import read_stored
 
     path = folder / "card.json"
     try:
@@ -332,9 +358,10 @@ def _checked_card(folder: Path) -> dict[str, Any]:
         raise DataError(f"{dataset}: the dataset is missing")
     if file_sha256(dataset) != expected:
         raise IntegrityError(f"{dataset}: the dataset is not the one in the card")
-    store = Store(folder / "store")
+    _check_teacher(folder / "dataset" / TEACHER, card.get("teacher_sha256"))
+    store = folder / "store"
     for row in silos:
-        releases = [open_signed(store.read(digest), keys[row["silo"]]) for digest in row["release_sha256"]]
+        releases = [open_signed(read_stored(store, digest), keys[row["silo"]]) for digest in row["release_sha256"]]
         if not releases or len({release.request_id for release in releases}) != len(releases):
             raise IntegrityError(f"the card's row for {row['silo']} names no release, or one twice")
         stated = row["epsilon"] if row["epsilon"] is not None else float("inf")
@@ -346,6 +373,19 @@ def _checked_card(folder: Path) -> dict[str, Any]:
         if events.to_json(events.compose(*(release.event for release in releases))) != row["event"]:
             raise IntegrityError(f"the card states another event for {row['silo']} than the silo signed")
     return card
+
+
+def _check_teacher(path: Path, expected: str | None) -> None:
+    """IntegrityError for another teacher than the card's, or for one that the card does not speak of."""
+    from dpdd.common.synthesis.dataset import file_sha256
+
+    if not path.exists():
+        if expected is not None:
+            raise DataError(f"{path}: the teacher that the card names is missing")
+    elif expected is None:
+        raise IntegrityError(f"{path}: the card names no teacher; remove this one")
+    elif file_sha256(path) != expected:
+        raise IntegrityError(f"{path}: the teacher is not the one in the card")
 
 
 if __name__ == "__main__":

@@ -1,18 +1,21 @@
-"""Class-incremental learning: tasks of new classes, one after the other; after each, train on all sets so far.
+"""Class-incremental learning: tasks of new classes, one after the other; after each, learn from all sets so far.
 
 A task's classes are released once, by silos that hold that task's records only (`dpdd.common.scenario.task_silo`
 names them), so every record is in one release and no budget is shared between tasks. A synthetic set stays usable for
 ever: nothing of an earlier task is asked for again, and what a network loses on it is confusion with new classes, not
 lost data.
 
-Row t of the matrix of accuracies is about the network after task t; column j is its share of right answers to the
-test images of task j, with all classes seen so far to choose from.
+Where the method's releases contain a classifier, those of all tasks contain one for all classes (`joint_teacher` of its
+public half). It labels lessons for the networks, and is saved with the joined set.
+
+Row t of a matrix of accuracies is about what was learnt after task t; column j is the share of right answers to the
+test images of task j, with all classes seen so far to choose from. Everything is trained once per step.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,9 +28,13 @@ from flwr.serverapp import Grid
 from dpdd.common import datasets
 from dpdd.common.datasets import LabelledImages
 from dpdd.common.errors import ConfigError
+from dpdd.common.methods import method
+from dpdd.common.models.backbone import Backbone
 from dpdd.common.scenario import task_of
 from dpdd.common.synthesis.dataset import SyntheticSet
-from dpdd.server.evaluate import Accuracy, convnet_accuracy
+from dpdd.common.synthesis.teacher import Teacher
+from dpdd.server import downstream
+from dpdd.server.evaluate import Accuracy, accuracy
 from dpdd.server.pipeline import Run, Stage
 from dpdd.server.questions import questions
 
@@ -36,31 +43,38 @@ Matrix = Sequence[Sequence[float]]
 
 def learn(run: Run, grid: Grid) -> dict[str, Any]:
     """Run all tasks of a continual scenario; what `metrics.json` holds, with a part `continual`."""
-    assert run.scenario.continual is not None
-    test = datasets.load(run.scenario.data.dataset, "test")
-    tasks = run.scenario.continual.split(test.classes)
+    scenario = run.scenario
+    assert scenario.continual is not None
+    public = downstream.public_backbone(scenario)
+    test = datasets.load(scenario.data.dataset, "test")
+    tasks = scenario.continual.split(test.classes)
     silos = _silos_by_task(run, len(tasks))
-    stages: list[Stage] = []
+    stages: list[list[Stage]] = []
     sets: list[SyntheticSet] = []
-    scores: list[list[Accuracy]] = []
+    scores: list[dict[str, list[Accuracy]]] = []
     with run.store() as store:
         for number, classes in enumerate(tasks, start=1):
             run.console.say(f"task {number} of {len(tasks)}: {', '.join(classes)}")
-            new = run.gather(grid, questions(run.scenario, silos[number], classes), store)
-            sets.append(run.synthesise(new))
-            stages += new
-            if run.scenario.evaluation.runs:
+            stages.append(run.gather(grid, questions(scenario, silos[number], classes), store))
+            sets.append(run.synthesise(stages[-1]))
+            made = join(sets, _teacher(sets, stages))
+            if scenario.evaluation.runs:
                 with run.phase("evaluation"):
-                    scores.append(_scores(run, join(sets), test, tasks[:number]))
-        found: dict[str, Any] = {"tasks": [list(task) for task in tasks]}
-        accuracy: dict[str, Any] = {}
-        if scores:
-            sizes = [len(of_classes(test, task)) for task in tasks]
-            found |= summary([[score.mean for score in row] for row in scores], sizes)
-            last = np.average([score.runs for score in scores[-1]], axis=0, weights=sizes)
-            final = Accuracy(tuple(last.tolist()))
-            accuracy["convnet"] = {"mean": final.mean, "std": final.std, "runs": list(final.runs)}
-        return run.finish(join(sets), accuracy, stages, store, continual=found)
+                    scores.append(_scores(run, made, public, test, tasks[:number]))
+        sizes = [len(of_classes(test, task)) for task in tasks]
+        learners = {name: [step[name] for step in scores] for name in (scores[-1] if scores else ())}
+        final = {
+            name: Accuracy(tuple(np.average([score.runs for score in rows[-1]], axis=0, weights=sizes).tolist()))
+            for name, rows in learners.items()
+        }
+        figures = {name: summary([[s.mean for s in row] for row in rows], sizes) for name, rows in learners.items()}
+        return run.finish(
+            made,
+            downstream.described(final, made, scenario.evaluation, public),
+            [stage for task in stages for stage in task],
+            store,
+            continual={"tasks": [list(task) for task in tasks], "learners": figures},
+        )
 
 
 def summary(matrix: Matrix, sizes: Sequence[int]) -> dict[str, Any]:
@@ -92,8 +106,12 @@ def of_classes(data: LabelledImages, classes: Sequence[str]) -> LabelledImages:
     return LabelledImages(data.images[labels >= 0], labels[labels >= 0], tuple(classes))
 
 
-def join(sets: Sequence[SyntheticSet]) -> SyntheticSet:
-    """Sets of different classes as one: the classes of the first, then those of the second, and so on."""
+def join(sets: Sequence[SyntheticSet], teacher: Teacher | None = None) -> SyntheticSet:
+    """Sets of different classes as one: the classes of the first, then those of the second, and so on.
+
+    Soft labels stay what each set's own teacher gave them, with no chance for the classes of other sets: an image's
+    task is known. `teacher` is one for all classes.
+    """
     starts = np.cumsum([0, *(len(made.classes) for made in sets[:-1])])
     labels = [start + made.labels for start, made in zip(starts, sets, strict=True)]
     classes = tuple(name for made in sets for name in made.classes)
@@ -104,22 +122,35 @@ def join(sets: Sequence[SyntheticSet]) -> SyntheticSet:
         for start, made in zip(starts, sets, strict=True):
             soft[row : row + len(made), start : start + len(made.classes)] = made.soft
             row += len(made)
-    return SyntheticSet(np.concatenate([made.images for made in sets]), np.concatenate(labels), classes, soft)
+    images = np.concatenate([made.images for made in sets])
+    return SyntheticSet(images, np.concatenate(labels), classes, soft, teacher)
 
 
-def _scores(run: Run, made: SyntheticSet, test: LabelledImages, tasks: Sequence[tuple[str, ...]]) -> list[Accuracy]:
-    """The accuracy on each task's test images of networks trained on `made`; the seed makes them the same ones."""
+def _teacher(sets: Sequence[SyntheticSet], tasks: Sequence[Sequence[Stage]]) -> Teacher | None:
+    """A classifier for the classes of all tasks: that of the only one, or what their first stages say together.
+
+    None where the method has no such thing, or where silos sent finished sets, and so no sums that could be joined.
+    """
+    requests = [stages[0].asked[0].request for stages in tasks]
+    firsts = [stages[0].statistics for stages in tasks]
+    chosen = method(requests[0].method)
+    joint_teacher: Callable[..., Teacher | None] | None = getattr(chosen.synthesis(), "joint_teacher", None)
+    if joint_teacher is None or any(first is None for first in firsts):
+        return None
+    if len(sets) == 1:
+        return sets[0].teacher
+    classes = [request.classes for request in requests]
+    return joint_teacher(firsts, chosen.settings(requests[0].settings), classes, requests[0].shape)
+
+
+def _scores(
+    run: Run, made: SyntheticSet, public: Backbone | None, test: LabelledImages, tasks: Sequence[tuple[str, ...]]
+) -> dict[str, list[Accuracy]]:
+    """The accuracy on each task's test images of everything that learns from `made`, which is trained once."""
     seen = of_classes(test, made.classes)
-    return [
-        convnet_accuracy(
-            made,
-            seen.subset(np.isin(seen.labels, [made.classes.index(name) for name in task])),
-            run.scenario.evaluation,
-            run.scenario.seed,
-            run.console,
-        )
-        for task in tasks
-    ]
+    parts = [seen.subset(np.isin(seen.labels, [made.classes.index(name) for name in task])) for task in tasks]
+    learnt = downstream.learners(made, run.scenario.evaluation, public, run.scenario.seed, run.console)
+    return {name: [accuracy(each, part) for part in parts] for name, each in learnt.items()}
 
 
 def _silos_by_task(run: Run, tasks: int) -> dict[int, list[str]]:

@@ -1,9 +1,11 @@
 """What a synthetic set is worth to somebody who also has a public backbone: a linear probe, fine-tuning, an ensemble.
 
-All of it is post-processing of the synthetic set. The test set is looked at once, at the end: every setting below was
-fixed without it, and there is no early stopping.
+All of it is post-processing of the synthetic set. The test set is looked at once, at the end: every default was fixed
+without it, and there is no early stopping. `learners` trains all that a scenario asks for, the ConvNet from scratch
+included.
 
-Soft labels are used where the set has them. Shifts (and mirror images where asked for) are drawn anew at every step.
+Labels are the best that the set has and the settings allow (`dpdd.server.evaluate.labels_of`). Soft and hard ones come
+with shifts (and mirror images where asked for) that are drawn anew at every step; lessons are taken as they are.
 
 >>> import numpy as np, torch
 >>> from dpdd.common.models.convnet import ConvNet, ConvNetArchitecture
@@ -12,8 +14,8 @@ Soft labels are used where the set has them. Shifts (and mirror images where ask
 >>> labels = np.repeat([0, 1], 10)
 >>> made = SyntheticSet(images, labels, ("dark", "light"))
 >>> test = LabelledImages(images, labels, ("dark", "light"))
->>> network = ConvNet(ConvNetArchitecture(channels=1, height=8, width=8, classes=3, widths=(4, 6)))
->>> linear_probe(made, network, test, ProbeSettings(copies=2), seed=0).mean
+>>> network = ConvNet(ConvNetArchitecture(channels=1, height=8, width=8, classes=3, widths=(4, 6))).eval()
+>>> linear_probe(made, network, test, EvaluationSection(probe=ProbeSettings(copies=2)), seed=0).mean
 1.0
 """
 
@@ -21,118 +23,169 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dpdd.common.config import Settings
+from dpdd.common import datasets
 from dpdd.common.datasets import LabelledImages
 from dpdd.common.errors import ConfigError
-from dpdd.common.models.probe import extract
+from dpdd.common.methods import method
+from dpdd.common.models import backbone as backbones
+from dpdd.common.models.backbone import Backbone
 from dpdd.common.models.tapped import FeatureNet
 from dpdd.common.models.training import augment
 from dpdd.common.progress import Progress, silent
 from dpdd.common.randomness import subseed
+from dpdd.common.scenario import EvaluationSection, FineTuneSettings, ProbeSettings, Scenario
 from dpdd.common.synthesis.dataset import SyntheticSet
-from dpdd.server.evaluate import Accuracy, targets
+from dpdd.server.evaluate import Accuracy, Classifier, accuracy, convnets, labels_of, material
 from dpdd.server.gsam import GSAM
+from dpdd.server.questions import backbone_sha256
 
-_TEST_BATCH = 500
-
-
-class ProbeSettings(Settings):
-    """Multinomial logistic regression on frozen features of `copies` augmented copies of the synthetic images."""
-
-    runs: Annotated[int, Field(ge=1, le=100)] = 1
-    copies: Annotated[int, Field(ge=1)] = 5
-    shift: Annotated[int, Field(ge=0)] = 2
-    flip: bool = False
-    decay: Annotated[float, Field(ge=0.0)] = 1e-3
-    iterations: Annotated[int, Field(ge=1)] = 200
+_AT_ONCE = 500
+_TUNED = ("fine-tune", "ensemble")
 
 
-class FineTuneSettings(Settings):
-    """All weights, BatchNorm frozen: AdamW inside GSAM, a cosine for the learning rate and with it for `rho`.
+def public_backbone(scenario: Scenario) -> Backbone | None:
+    """What the scenario's probe and fine-tuning start from; None where it asks for neither.
 
-    `rho = 0` is AdamW alone, at half the time. Without a warm-up the first steps harm the public weights: on 1,000
-    MNIST images (a public proxy; `gray28`, 60 steps) GSAM had 68 % without and 92 % with it, AdamW alone 90 and 94 %.
+    ConfigError where there is nothing that they could start from, so that a run can say so before it asks anybody.
     """
+    evaluation = scenario.evaluation
+    wanted = [name for name in evaluation.downstream if name != "convnet"]
+    if not (wanted and evaluation.runs):
+        return None
+    own = getattr(method(scenario.method.name).settings(scenario.method.settings), "backbone", None)
+    name = evaluation.backbone or own
+    if not name:
+        raise ConfigError(
+            f"evaluation.downstream asks for {wanted[0]}, and {scenario.method.name} has no public backbone of its "
+            f"own: name one as evaluation.backbone ({', '.join(backbones.available())})"
+        )
+    backbone_sha256(EvaluationSection(backbone=name), scenario.data.dataset)  # refuses one that saw the run's own data
+    found = backbones.load(name)
+    tuned = [each for each in wanted if each in _TUNED]
+    if tuned and not found.card.classes:
+        raise ConfigError(
+            f"evaluation.downstream asks for {tuned[0]}, but backbone {name} was never trained, so there is nothing to "
+            f"fine-tune: name a network as evaluation.backbone, or ask for a probe"
+        )
+    shape = datasets.load(scenario.data.dataset, "test").shape
+    _check_channels("test", shape[0], found.network)
+    with torch.no_grad():
+        found.network.features(torch.zeros(1, *shape))  # refuses images of another size, if it is for one size only
+    return found
 
-    runs: Annotated[int, Field(ge=1, le=100)] = 1
-    steps: Annotated[int, Field(ge=1)] = 300
-    batch: Annotated[int, Field(ge=1)] = 128
-    learning_rate: Annotated[float, Field(gt=0.0)] = 3e-3
-    weight_decay: Annotated[float, Field(ge=0.0)] = 5e-4
-    warmup: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
-    shift: Annotated[int, Field(ge=0)] = 2
-    flip: bool = False
-    rho: Annotated[float, Field(ge=0.0)] = 0.05
-    alpha: Annotated[float, Field(ge=0.0)] = 0.1
+
+def learners(
+    made: SyntheticSet, settings: EvaluationSection, public: Backbone | None, seed: int, progress: Progress = silent
+) -> dict[str, Sequence[Classifier]]:
+    """All that `settings.downstream` names, each trained once per run, and the set's own teacher if it has one.
+
+    `public` is what `public_backbone` gives.
+    """
+    wanted = settings.downstream
+    found: dict[str, Sequence[Classifier]] = {}
+    if "convnet" in wanted:
+        found["convnet"] = convnets(made, settings, seed, progress)
+    if "probe" in wanted:
+        assert public is not None
+        found["probe"] = probes(made, public.network, settings, seed, progress)
+    if any(name in wanted for name in _TUNED):
+        assert public is not None
+        networks = fine_tuned(made, public.network, settings, seed, progress)
+        both: dict[str, Sequence[Classifier]] = {"fine-tune": networks, "ensemble": [together(networks)]}
+        found |= {name: both[name] for name in _TUNED if name in wanted}
+    if made.teacher is not None:
+        found["teacher"] = [made.teacher.logits]
+    return found
+
+
+def described(
+    scores: Mapping[str, Accuracy], made: SyntheticSet, settings: EvaluationSection, public: Backbone | None
+) -> dict[str, dict[str, Any]]:
+    """The scores of `learners` as `metrics.json` shows them, with what each learnt from and started from."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, score in scores.items():
+        found[name] = {"mean": score.mean, "std": score.std, "runs": list(score.runs)}
+        if name != "teacher":
+            found[name]["labels"] = labels_of(made, settings)
+        if public is not None and name in ("probe", *_TUNED):
+            found[name]["backbone"] = public.card.name
+    return found
 
 
 def linear_probe(
     made: SyntheticSet,
     backbone: FeatureNet,
     test: LabelledImages,
-    settings: ProbeSettings,
+    settings: EvaluationSection,
     seed: int,
     progress: Progress = silent,
 ) -> Accuracy:
-    """Fit `settings.runs` linear classifiers on the frozen features of `made`, and test each."""
+    """Fit linear classifiers as `probes` does, and test each."""
     _check(made, backbone, test)
-    images, labels = torch.from_numpy(made.images.copy()), targets(made)
-    test_features = _features(backbone, test)
-    scores = []
+    return accuracy(probes(made, backbone, settings, seed, progress), test)
+
+
+def probes(
+    made: SyntheticSet, backbone: FeatureNet, settings: EvaluationSection, seed: int, progress: Progress = silent
+) -> list[Classifier]:
+    """`settings.runs` linear classifiers on frozen features of `made`, or of lessons from it."""
+    fitted, probe = [], settings.probe
+    altered = labels_of(made, settings) == "lessons"
+    copies = 1 if altered else probe.copies
     for run in range(settings.runs):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(subseed(seed, f"linear probe {run}"))
+            images, labels = material(made, settings)
         generator = torch.Generator().manual_seed(subseed(seed, f"linear probe {run}"))
         features = []
-        for done in range(settings.copies):
-            features.append(extract(backbone, augment(images, settings.shift, settings.flip, generator)))
-            progress(f"features for linear probe {run + 1} of {settings.runs}", done + 1, settings.copies)
-        repeated = labels.repeat(settings.copies, *[1] * (labels.ndim - 1))
-        weight, bias = _regress(torch.cat(features), repeated, len(made.classes), settings)
-        answers = functional.linear(test_features, weight, bias).argmax(dim=1)
-        scores.append(_share(answers, test))
-    return Accuracy(tuple(scores))
+        for done in range(copies):
+            seen = images if altered else augment(images, probe.shift, probe.flip, generator)
+            features.append(_features(backbone, seen))
+            progress(f"features for linear probe {run + 1} of {settings.runs}", done + 1, copies)
+        repeated = labels.repeat(copies, *[1] * (labels.ndim - 1))
+        fitted.append(_linear(backbone, *_regress(torch.cat(features), repeated, len(made.classes), probe)))
+    return fitted
 
 
 def fine_tune(
     made: SyntheticSet,
     backbone: FeatureNet,
     test: LabelledImages,
-    settings: FineTuneSettings,
+    settings: EvaluationSection,
     seed: int,
     progress: Progress = silent,
 ) -> Accuracy:
-    """Fine-tune `settings.runs` copies of `backbone` on `made`, and test each."""
+    """Fine-tune copies of `backbone` as `fine_tuned` does, and test each."""
     _check(made, backbone, test)
-    return alone(fine_tuned(made, backbone, settings, seed, progress), test)
+    return accuracy(fine_tuned(made, backbone, settings, seed, progress), test)
 
 
 def ensemble(
     made: SyntheticSet,
     backbone: FeatureNet,
     test: LabelledImages,
-    settings: FineTuneSettings,
+    settings: EvaluationSection,
     seed: int,
     progress: Progress = silent,
 ) -> Accuracy:
     """The same networks as `fine_tune` gives for this seed, asked together: one figure."""
     _check(made, backbone, test)
-    return together(fine_tuned(made, backbone, settings, seed, progress), test)
+    return accuracy([together(fine_tuned(made, backbone, settings, seed, progress))], test)
 
 
 def fine_tuned(
-    made: SyntheticSet, backbone: FeatureNet, settings: FineTuneSettings, seed: int, progress: Progress = silent
+    made: SyntheticSet, backbone: FeatureNet, settings: EvaluationSection, seed: int, progress: Progress = silent
 ) -> list[FeatureNet]:
     """`settings.runs` networks, in eval mode, fine-tuned on `made`; `backbone` itself stays as it is.
 
-    For both figures train once: ``networks = fine_tuned(...)``, then `alone` and `together` of them.
+    For both figures train once: `accuracy` of them, and of ``[together(...)]``.
     """
     networks = []
     for run in range(settings.runs):
@@ -143,31 +196,20 @@ def fine_tuned(
     return networks
 
 
-def alone(networks: Sequence[FeatureNet], test: LabelledImages) -> Accuracy:
-    """The accuracy of each network."""
-    return Accuracy(tuple(_share(probabilities(network, test).argmax(dim=1), test) for network in networks))
-
-
-def together(networks: Sequence[FeatureNet], test: LabelledImages) -> Accuracy:
-    """The accuracy of the average of their probabilities."""
-    total = torch.stack([probabilities(network, test) for network in networks]).mean(dim=0)
-    return Accuracy((_share(total.argmax(dim=1), test),))
-
-
-def probabilities(network: FeatureNet, test: LabelledImages) -> Tensor:
-    """What `network` answers to each image."""
-    with torch.no_grad():
-        logits = functional.linear(_features(network, test), network.head.weight, network.head.bias)
-    return logits.softmax(dim=1)
+def together(networks: Sequence[Classifier]) -> Classifier:
+    """One classifier: the average of the probabilities of several."""
+    return lambda images: torch.stack([network(images).softmax(dim=1) for network in networks]).mean(dim=0)
 
 
 def _fine_tune(
-    made: SyntheticSet, backbone: FeatureNet, settings: FineTuneSettings, what: str, progress: Progress
+    made: SyntheticSet, backbone: FeatureNet, evaluation: EvaluationSection, what: str, progress: Progress
 ) -> FeatureNet:
+    settings: FineTuneSettings = evaluation.fine_tune
     network = copy.deepcopy(backbone)
     network.head = nn.Linear(backbone.head.in_features, len(made.classes))
     network.eval().requires_grad_(True)  # eval: BatchNorm keeps its public statistics; there is no dropout
-    images, labels = torch.from_numpy(made.images.copy()), targets(made)
+    altered = labels_of(made, evaluation) == "lessons"
+    images, labels = material(made, evaluation)
     generator = torch.Generator().manual_seed(torch.initial_seed())
     groups = [
         {"params": [p for p in network.parameters() if p.ndim > 1], "weight_decay": settings.weight_decay},
@@ -181,8 +223,9 @@ def _fine_tune(
             group["lr"] = settings.learning_rate * height
         gsam.rho = settings.rho * height  # algorithm 1: rho follows the learning rate
         pick = torch.randint(len(images), (min(settings.batch, len(images)),), generator=generator)
-        batch = augment(images[pick], settings.shift, settings.flip, generator).float() / 255
-        wanted = labels[pick]
+        batch, wanted = images[pick], labels[pick]
+        if not altered:
+            batch = augment(batch, settings.shift, settings.flip, generator)
 
         def loss_of(batch: Tensor = batch, wanted: Tensor = wanted) -> Tensor:
             return functional.cross_entropy(network(batch), wanted)
@@ -225,23 +268,27 @@ def _regress(features: Tensor, labels: Tensor, classes: int, settings: ProbeSett
         return scaled, bias - scaled @ mean
 
 
-def _features(network: FeatureNet, test: LabelledImages) -> Tensor:
-    return extract(network, torch.from_numpy(np.ascontiguousarray(test.images)), _TEST_BATCH)
+def _linear(backbone: FeatureNet, weight: Tensor, bias: Tensor) -> Classifier:
+    return lambda images: functional.linear(backbone.features(images), weight, bias)
 
 
-def _share(answers: Tensor, test: LabelledImages) -> float:
-    return float((answers.numpy() == test.labels).mean())
+@torch.no_grad()
+def _features(network: FeatureNet, images: Tensor) -> Tensor:
+    return torch.cat([network.features(part) for part in images.split(_AT_ONCE)])
 
 
 def _check(made: SyntheticSet, backbone: FeatureNet, test: LabelledImages) -> None:
-    channels = backbone.mean.shape[1]
     for what, images in (("synthetic", made.images), ("test", test.images)):
         if len(images) == 0:
             raise ConfigError(f"there are no {what} images; at least one is needed")
-        if images.shape[1] != channels:
-            raise ConfigError(
-                f"the {what} images have {images.shape[1]} channels, but the backbone was made for {channels}; "
-                "choose another backbone"
-            )
+        _check_channels(what, images.shape[1], backbone)
     if len(made.classes) != len(test.classes):
         raise ConfigError(f"the synthetic set has {len(made.classes)} classes, but the test set {len(test.classes)}")
+
+
+def _check_channels(what: str, channels: int, backbone: FeatureNet) -> None:
+    if channels != backbone.mean.shape[1]:
+        raise ConfigError(
+            f"the {what} images have {channels} channels, but the backbone was made for {backbone.mean.shape[1]}; "
+            "choose another backbone"
+        )

@@ -25,6 +25,7 @@ from dpdd.common import datasets
 from dpdd.common.config import Settings
 from dpdd.common.errors import ConfigError, DpddError, IntegrityError, WireError
 from dpdd.common.methods import method
+from dpdd.common.models.backbone import Backbone
 from dpdd.common.progress import Console
 from dpdd.common.scenario import Scenario
 from dpdd.common.synthesis.dataset import SyntheticSet
@@ -33,8 +34,9 @@ from dpdd.common.synthesis.workshop import Workshop
 from dpdd.common.wire.answer import Refusal, decode_answer
 from dpdd.common.wire.release import Release
 from dpdd.common.wire.request import Kind
-from dpdd.server import aggregate, evaluate
+from dpdd.server import aggregate, downstream
 from dpdd.server.card import privacy_rows, write_card
+from dpdd.server.evaluate import accuracy
 from dpdd.server.questions import Question, asked_centre, make_request, questions, stage_questions
 from dpdd.server.roster import Roster
 from dpdd.server.store import Store
@@ -67,15 +69,16 @@ class Run:
     def execute(self, grid: Grid) -> dict[str, Any]:
         """Ask, aggregate, synthesise, evaluate, write; returns what `metrics.json` holds."""
         self.scenario.privacy.check_silos(self.roster.keys)
+        public = downstream.public_backbone(self.scenario)
         with self.store() as store:
             asked = questions(self.scenario, self.roster.keys)
             stages = self.gather(grid, asked, store)
             made = self.synthesise(stages)
-            accuracy: dict[str, Any] = {}
+            scores: dict[str, Any] = {}
             if self.scenario.evaluation.runs:
                 with self.phase("evaluation"):
-                    accuracy = self._evaluate(made)
-            return self.finish(made, accuracy, stages, store)
+                    scores = self._evaluate(made, public)
+            return self.finish(made, scores, stages, store)
 
     @contextmanager
     def store(self) -> Iterator[Store]:
@@ -102,9 +105,10 @@ class Run:
                 centre = self._centre(stages, settings) if known is None else known
                 now = stage_questions(asked, number, centre, {release.silo for release in stages[0].releases})
             releases = self._releases(grid, now, store)
-            layout = module.layout(settings, len(request.classes), number)
+            layout = module.layout(settings, len(request.classes), number, request.shape)
+            weight = chosen.count_weight(settings, number)
             with self.phase("synthesis"):
-                total = aggregate.aggregate(releases, layout, self.scenario.method.aggregation, settings)
+                total = aggregate.aggregate(releases, layout, self.scenario.method.aggregation, weight)
             stages.append(Stage(now, releases, replace(total, centre=centre)))
         return stages
 
@@ -172,7 +176,7 @@ class Run:
             return made
 
     def finish(
-        self, made: SyntheticSet, accuracy: dict[str, Any], stages: Sequence[Stage], store: Store, **more: Any
+        self, made: SyntheticSet, scores: dict[str, Any], stages: Sequence[Stage], store: Store, **more: Any
     ) -> dict[str, Any]:
         """Write the dataset, the card and `metrics.json`; returns what the latter holds."""
         digest = made.save(self.folder / "dataset")
@@ -180,7 +184,7 @@ class Run:
         write_card(self.folder, self.scenario, made, digest, releases, store, self.roster, self.missing)
         metrics = {
             "scenario": self.scenario.name,
-            "accuracy": accuracy,
+            "accuracy": scores,
             "privacy": privacy_rows(releases),
             "dataset": {
                 "classes": len(made.classes),
@@ -237,17 +241,12 @@ class Run:
             self.console(what, done, len(messages))
         return trouble
 
-    def _evaluate(self, made: SyntheticSet) -> dict[str, Any]:
-        """What the set is worth to a network that learns from it, and how good its own teacher is."""
-        test = datasets.load(self.scenario.data.dataset, "test")
-        scores = {
-            "convnet": evaluate.convnet_accuracy(made, test, self.scenario.evaluation, self.scenario.seed, self.console)
-        }
-        if made.teacher is not None:
-            scores["teacher"] = evaluate.teacher_accuracy(made.teacher, test)
-        return {
-            name: {"mean": score.mean, "std": score.std, "runs": list(score.runs)} for name, score in scores.items()
-        }
+    def _evaluate(self, made: SyntheticSet, public: Backbone | None) -> dict[str, Any]:
+        """What the set is worth to those who learn from it, and how good its own teacher is."""
+        test, settings = datasets.load(self.scenario.data.dataset, "test"), self.scenario.evaluation
+        found = downstream.learners(made, settings, public, self.scenario.seed, self.console)
+        scores = {name: accuracy(each, test) for name, each in found.items()}
+        return downstream.described(scores, made, settings, public)
 
 
 def silos_of(grid: Grid, nodes: Sequence[int]) -> dict[int, str]:

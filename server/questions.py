@@ -69,7 +69,15 @@ def make_request(
 ) -> ReleaseRequest:
     """What this scenario asks of every silo; or of those with another ε, or about some of the classes."""
     test = datasets.load(scenario.data.dataset, "test")
-    settings = method(scenario.method.name).settings(scenario.method.settings)
+    chosen = method(scenario.method.name)
+    settings = chosen.resolved(
+        chosen.settings(scenario.method.settings),
+        epsilon=scenario.privacy.epsilon,
+        delta=scenario.privacy.delta,
+        classes=len(classes or test.classes),
+        shape=test.shape,
+        seed=scenario.seed,
+    )
     return ReleaseRequest(
         run=scenario.name,
         method=scenario.method.name,

@@ -46,10 +46,11 @@ class Store:
         self._folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            sync_folder(folder.parent)
             self._db = sqlite3.connect(
                 folder / "index.sqlite", timeout=30.0, isolation_level=None, check_same_thread=False
             )
-            self._db.execute("PRAGMA synchronous = FULL")
+            self._db.execute("PRAGMA synchronous = EXTRA")
             self._db.executescript(_SCHEMA)
         except (OSError, sqlite3.Error) as error:
             raise DpddError(f"{folder}: the store cannot be opened ({error})") from None
@@ -113,24 +114,19 @@ class Store:
         return [Asked(*row) for row in rows.fetchall()]
 
     def releases(self, request_id: str, roster: Roster) -> list[Release]:
-        """All releases for a request, verified again, by silo name."""
-        rows = self._db.execute("SELECT silo, sha256 FROM releases WHERE request_id = ? ORDER BY silo", (request_id,))
-        found = []
-        for silo, digest in rows.fetchall():
-            data = self.read(digest)
-            found.append(open_signed(data, roster.key_of(silo)))
-        return found
+        """All releases for a request by silos of this roster, verified again, by silo name.
+
+        A silo that was revoked is in no roster; what it released stays here, and is not used.
+        """
+        return [
+            open_signed(self.read(digest), roster.key_of(silo))
+            for silo, digest in self.digests(request_id).items()
+            if silo in roster.keys
+        ]
 
     def read(self, digest: str) -> bytes:
         """The file with that SHA-256."""
-        path = self._folder / digest
-        try:
-            data = path.read_bytes()
-        except OSError as error:
-            raise IntegrityError(f"{path}: a stored release cannot be read ({error.strerror})") from None
-        if hashlib.sha256(data).hexdigest() != digest:
-            raise IntegrityError(f"{path}: a stored release is not what its name says")
-        return data
+        return read_stored(self._folder, digest)
 
     def digests(self, request_id: str) -> dict[str, str]:
         """SHA-256 of the signed release of each silo."""
@@ -143,3 +139,15 @@ class Store:
             "SELECT sha256 FROM releases WHERE request_id = ? AND silo = ?", (request_id, silo)
         ).fetchone()
         return None if row is None else str(row[0])
+
+
+def read_stored(folder: Path, digest: str) -> bytes:
+    """The file with that SHA-256 in a store's folder. Opens no index, so a published copy is not written to."""
+    path = folder / digest
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise IntegrityError(f"{path}: a stored release cannot be read ({error.strerror})") from None
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise IntegrityError(f"{path}: a stored release is not what its name says")
+    return data

@@ -43,7 +43,7 @@ def stages(settings: MethodSettings) -> int:
     return settings.stages
 
 
-def layout(settings: MethodSettings, classes: int, stage: int = 0) -> Layout:
+def layout(settings: MethodSettings, classes: int, stage: int = 0, shape: tuple[int, ...] = ()) -> Layout:
     return Layout((class_segment("sums", WIDTH, classes), class_segment("count", 1, classes)))
 
 

@@ -91,8 +91,6 @@ def gaussian_plan(request: ReleaseRequest, layouts: Sequence[Layout], first_shar
     layout, later = layouts[request.stage], len(layouts) - 1
     if later and not 0.0 < first_share < 1.0:
         raise ValueError(f"of several stages, the first has a share of the budget between 0 and 1, not {first_share}")
-    if later and not 0.0 < first_share < 1.0:
-        raise ValueError(f"with {len(layouts)} stages the first has a share between 0 and 1, not {first_share}")
     if math.isinf(request.epsilon):
         return Plan(NonPrivate(), Guarantee(math.inf, request.delta, "none"), 0.0, layout.coordinates)
 
@@ -126,16 +124,22 @@ def gaussian_plan(request: ReleaseRequest, layouts: Sequence[Layout], first_shar
 Contribution = tuple[NDArray[np.float32], Mapping[str, tuple[NDArray[np.float32], NDArray[np.float32]]]]
 """A batch's rows, and the factors of its outer products."""
 
+Contributions = Callable[[NDArray[np.float32], NDArray[np.int64]], Contribution]
+"""From the records of a batch and their labels to what they add."""
+
+BATCH = 64
+"""Records at a time: more would hardly be faster, and each release tries two batches of noise and fills up its last."""
+
 
 def privatised_sum(
     records: Records,
     layout: Layout,
-    contributions: Callable[[NDArray[np.float32], NDArray[np.int64]], Contribution],
+    contributions: Contributions,
     plan: Plan,
     entropy: Entropy,
     progress: Progress,
     *,
-    batch: int = 250,
+    batch: int = BATCH,
 ) -> Privatised:
     """One streaming pass: every record's contribution, clipped and summed; then noise, once.
 
@@ -144,15 +148,11 @@ def privatised_sum(
     or removing one would change the others' too. Where the place in a batch matters, records come one by one.
     """
     total = ClippedSum(layout)
-    if not _placeless(contributions, (batch, *records.features.shape[1:]), layout.classes):
+    if not placeless(contributions, (batch, *records.features.shape[1:]), layout.classes):
         batch = 1
     done = 0
     for features, labels in records.batches(batch):
-        padded = np.zeros((batch, *features.shape[1:]), dtype=np.float32)
-        padded[: len(features)] = features
-        all_labels = np.zeros(batch, dtype=np.int64)
-        all_labels[: len(labels)] = labels
-        rows, factors = contributions(padded, all_labels)
+        rows, factors = contributions(*padded(features, labels, batch))
         kept = len(features)
         total.add(rows[:kept], labels, {name: _first(pair, kept) for name, pair in factors.items()})
         done += kept
@@ -162,8 +162,16 @@ def privatised_sum(
     return privatise(total, plan.event, entropy)
 
 
-def _placeless(
-    contributions: Callable[[NDArray[np.float32], NDArray[np.int64]], Contribution],
+def padded(
+    features: NDArray[np.float32], labels: NDArray[np.int64], batch: int
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """The records and labels followed by zeros, so that there are `batch` of them."""
+    room = batch - len(features)
+    return np.pad(features, [(0, room)] + [(0, 0)] * (features.ndim - 1)), np.pad(labels, (0, room))
+
+
+def placeless(
+    contributions: Contributions,
     shape: tuple[int, ...],
     classes: int,
 ) -> bool:

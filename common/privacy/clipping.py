@@ -165,12 +165,17 @@ def factor_to_grid(rows: NDArray[np.floating], segment: Segment, side: int) -> N
     norms = np.sqrt(np.einsum("ij,ij->i", values, values))
     values *= (reach / np.maximum(norms, 1.0))[:, None]
     np.rint(values, out=values)
-    values[np.einsum("ij,ij->i", values, values) > bound * bound] = 0.0  # exact, and never so
+    values[~(np.einsum("ij,ij->i", values, values) <= bound * bound)] = 0.0  # exact, and never so
     return values
 
 
 def clip_to_grid(contributions: NDArray[np.floating], labels: NDArray[np.int64], layout: Layout) -> NDArray[np.int64]:
     """Clip each row and put it on the grid, so that its weighted integer norm is at most `layout.room`."""
+    return _whole_rows(contributions, labels, layout).astype(np.int64)
+
+
+def _whole_rows(contributions: NDArray[np.floating], labels: NDArray[np.int64], layout: Layout) -> NDArray[np.float64]:
+    """The rows of `clip_to_grid`: whole numbers of at most `GRID`, in float64, which holds them exactly."""
     values = np.array(contributions, dtype=np.float64)  # a copy: it is scaled in place
     labels = np.asarray(labels)
     if (labels < 0).any():  # it would be counted as the last class, and added as none
@@ -194,8 +199,8 @@ def clip_to_grid(contributions: NDArray[np.floating], labels: NDArray[np.int64],
     values *= (GRID * _MARGIN / np.maximum(norms * (GRID / max(room, 1)), 1.0))[:, None]
     grid = np.trunc(values, out=values)
     # Exact: float64 adds integers without error up to 2^53, and a sum that passed 2^53 stays above GRID².
-    grid[_weighted_squares(grid, copies, layout) > room * room] = 0
-    return grid.astype(np.int64)
+    grid[~(_weighted_squares(grid, copies, layout) <= room * room)] = 0.0
+    return grid
 
 
 def _tamed(rows: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -211,6 +216,17 @@ def _weighted_squares(values: NDArray, copies: NDArray[np.int64], layout: Layout
         part = values[:, columns]
         total += copies[:, index] * np.einsum("ij,ij->i", part, part)
     return total
+
+
+def _summed_products(left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The sum over records of left ⊗ right, for whole numbers of which no two multiply to more than 2^20.
+
+    Exact, in whatever order it is added up: float64 holds such sums over 2^33 records. (float32 would over 16.) It is
+    left to torch, as the backbone is: NumPy's matrix products have threads of their own, which spin beside torch's.
+    """
+    import torch  # only here: accounting and aggregation should start without it
+
+    return (torch.from_numpy(left).T @ torch.from_numpy(right)).numpy().astype(np.int64)
 
 
 class ClippedSum:
@@ -237,22 +253,23 @@ class ClippedSum:
         if self._sums is None:
             raise RuntimeError("this sum was privatised already; a new release needs a new sum")
         pairs = self._pairs(factors or {}, len(labels))
-        grid = clip_to_grid(contributions, labels, self.layout)
+        grid = _whole_rows(contributions, labels, self.layout)
         parts = [contributions, *(factor for pair in pairs for factor in pair)]
         odd = ~np.all([np.isfinite(part).all(axis=1) for part in parts], axis=0)
-        grid[odd] = 0
+        grid[odd] = 0.0
         for segment, (left, right) in zip(self.layout.products, pairs, strict=True):
             first = factor_to_grid(left, segment, 0)
             first[odd] = 0.0
             second = first if right is left else factor_to_grid(right, segment, 1)
-            # Exact: a product of entries is at most 2^20, so float64 holds the sum over 2^33 records.
-            self._sums[segment.name][0] += (first.T @ second).astype(np.int64).ravel()
+            self._sums[segment.name][0] += _summed_products(first, second).ravel()
+        present, places = np.unique(labels, return_inverse=True)
+        by_class = np.zeros((len(present), self.layout.width))
+        for place, row in zip(places, grid, strict=True):
+            by_class[place] += row  # exact: float64 holds sums of 2^33 whole numbers of at most 2^20
         for segment, columns in zip(self.layout.plain, self.layout.columns(), strict=True):
-            sums, part = self._sums[segment.name], grid[:, columns]
-            for label, rows in enumerate(segment.rows_of):
-                members = part[labels == label]
-                if len(members) and rows:
-                    sums[list(rows)] += members.sum(axis=0)
+            for label, members in zip(present, by_class[:, columns].astype(np.int64), strict=True):
+                for number in segment.rows_of[label]:
+                    self._sums[segment.name][number] += members
 
     def _pairs(
         self, factors: Mapping[str, tuple[NDArray[np.floating], NDArray[np.floating]]], count: int

@@ -67,6 +67,14 @@ def compose(*events: Event) -> Event:
             last = flat[-1] if flat else None
             if isinstance(last, Gaussian) and isinstance(part, Gaussian) and last.sigma == part.sigma:
                 flat[-1] = Gaussian(part.sigma, last.releases + part.releases)
+            elif (
+                isinstance(last, PoissonGaussian)
+                and isinstance(part, PoissonGaussian)
+                and (last.sigma, last.rate) == (part.sigma, part.rate)
+            ):
+                flat[-1] = PoissonGaussian(part.sigma, part.rate, last.steps + part.steps)
+            elif isinstance(last, NonPrivate) and isinstance(part, NonPrivate):
+                continue
             else:
                 flat.append(part)
     if len(flat) == 1:

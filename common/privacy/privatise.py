@@ -32,7 +32,8 @@ from numpy.typing import NDArray
 from dpdd.common.privacy import discrete_gaussian
 from dpdd.common.privacy.clipping import GRID, ClippedSum, Layout
 from dpdd.common.privacy.entropy import Entropy
-from dpdd.common.privacy.events import Event, Gaussian, NonPrivate, compose
+from dpdd.common.privacy.events import Event, Gaussian, NonPrivate, PoissonGaussian, compose
+from dpdd.common.privacy.sampling import SampledSum
 
 _ONLY_HERE = object()
 
@@ -63,22 +64,29 @@ class Privatised:
         return Privatised(dict(function(self.arrays)), self.event, self.distance, self.releasable, _ONLY_HERE)
 
 
-def privatise(total: ClippedSum, event: Gaussian | NonPrivate, entropy: Entropy) -> Privatised:
+def privatise(total: ClippedSum, event: Gaussian | PoissonGaussian | NonPrivate, entropy: Entropy) -> Privatised:
     """Add noise of `event` to `total`, which is empty afterwards. The arrays are integers, `GRID` steps to the unit."""
     if isinstance(event, NonPrivate) and entropy.releasable:
         raise ValueError("sums without noise exist in simulations only")
     if isinstance(event, Gaussian) and event.releases != 1:
         raise ValueError("one sum is one release; compose events to account for several")
+    if isinstance(total, SampledSum):
+        if not total.fits(event):
+            raise ValueError(f"a sum over a sample at rate {total.rate:g} is not what {event} accounts for")
+        if len(total.members):
+            raise ValueError("some members of the sample were never added: the sum would be over another sample")
+    elif isinstance(event, PoissonGaussian):
+        raise ValueError("only a sum that drew its own sample may be accounted for as sampled")
     distance = noise_distance(event, total.layout)
     sums = total._take()
-    if isinstance(event, Gaussian):
+    if not isinstance(event, NonPrivate):
         scale = discrete_gaussian.scale_for(event.sigma * GRID)
         for array in sums.values():
             array += discrete_gaussian.sample(scale, array.size, entropy).reshape(array.shape)
     return Privatised(sums, event, distance, entropy.releasable, _ONLY_HERE)
 
 
-def noise_distance(event: Gaussian | NonPrivate, layout: Layout) -> float:
+def noise_distance(event: Gaussian | PoissonGaussian | NonPrivate, layout: Layout) -> float:
     """The statistical distance to ideal noise of one release in `layout`; known before any record is read."""
     if isinstance(event, NonPrivate):
         return 0.0
@@ -101,6 +109,11 @@ def combine(*pieces: Privatised) -> Privatised:
         all(piece.releasable for piece in pieces),
         _ONLY_HERE,
     )
+
+
+def numbered(piece: Privatised, number: int) -> Privatised:
+    """`piece` with a number before each name, so that it can be combined with its like."""
+    return piece.post_process(lambda arrays: {f"{number} {name}": array for name, array in arrays.items()})
 
 
 def in_units(array: NDArray) -> NDArray[np.float64]:

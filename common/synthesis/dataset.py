@@ -37,7 +37,7 @@ FILE, TEACHER = "dataset.safetensors", "teacher.safetensors"
 
 @dataclass(frozen=True, eq=False)
 class SyntheticSet:
-    """Images (uint8; N, C, H, W), integer labels, class names; soft labels (N, classes) and their teacher, if any."""
+    """Images (uint8; N, C, H, W), integer labels, class names; soft labels (N, classes) and a teacher, if any."""
 
     images: NDArray[np.uint8]
     labels: NDArray[np.int64]

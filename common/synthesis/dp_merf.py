@@ -48,7 +48,7 @@ class SynthesisSettings(Settings):
     hidden: Annotated[int, Field(ge=1)] = 200
 
 
-def layout(settings: MethodSettings, classes: int, stage: int = 0) -> Layout:
+def layout(settings: MethodSettings, classes: int, stage: int = 0, shape: Sequence[int] = ()) -> Layout:
     """The released sums: an embedding and a count per class."""
     return Layout(
         (

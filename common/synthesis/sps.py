@@ -157,7 +157,7 @@ def stages(settings: MethodSettings) -> int:
     return settings.stages
 
 
-def layout(settings: MethodSettings, classes: int, stage: int = 0) -> Layout:
+def layout(settings: MethodSettings, classes: int, stage: int = 0, shape: Sequence[int] = ()) -> Layout:
     """The released sums of a stage."""
     backbone = _backbone(settings.backbone, "")
     return summary(settings, backbone, classes, (backbone.card.architecture.channels, 1, 1), 0, stage).layout
@@ -197,6 +197,28 @@ def centre(
         plain = torch.cat([vectors[:, tables[0].columns[r.name]] / weights[r.name] for r in tables[0].rows], 1)
         found["rows"] = plain.unflatten(0, (len(classes), -1)).mean(1).numpy()
     return found
+
+
+def joint_teacher(
+    firsts: Sequence[Statistics], settings: MethodSettings, tasks: Sequence[tuple[str, ...]], shape: Shape
+) -> Teacher | None:
+    """One classifier for the classes of several tasks, each asked with these settings, from their first stages.
+
+    Ridge regression needs class sums and the second moment over everybody, and both add up over tasks, so this is
+    exactly the ridge that one release over all classes would give, but for the noise; it is post-processing. (Counts
+    that were weighed by precision are effective ones: a class with less noise then weighs more, as within a task.)
+
+    Later stages are left out: they hold gradients of a softmax over one task's own classes, at records of those classes
+    only, so a step along them need not be one down in the joint loss.
+    """
+    backbone = _backbone(settings.backbone, "")
+    tables = [summary(settings, backbone, len(classes), shape, 0) for classes in tasks]
+    portrait = tables[0].portrait
+    if portrait is None:
+        return None
+    parts = [teacher.moments_of(first, table) for first, table in zip(firsts, tables, strict=True)]
+    weights, _ = teacher.ridge(teacher.joined(parts))
+    return Teacher(weights.float().numpy(), settings.backbone, backbone.card.sha256, portrait)
 
 
 def _tables(

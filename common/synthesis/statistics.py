@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdd.common.privacy.events import Event, Gaussian, parts
+from dpdd.common.privacy.events import Event, NonPrivate, parts
 from dpdd.common.privacy.privatise import in_units
+from dpdd.common.wire.short import lengthen
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,12 +30,13 @@ class Statistics:
 
 def noise_in(event: Event) -> float:
     """Standard deviation of the noise in each entry of a release with this event, in units of the clip norm."""
-    return math.fsum(part.sigma**2 for part in parts(event) if isinstance(part, Gaussian)) ** 0.5
+    return math.fsum(part.sigma**2 for part in parts(event) if not isinstance(part, NonPrivate)) ** 0.5
 
 
 def of_one_silo(arrays: Mapping[str, NDArray], event: Event, centre: Mapping[str, NDArray] | None = None) -> Statistics:
     """The statistics in what one silo privatised: grid steps back to units."""
-    return Statistics({name: in_units(array) for name, array in arrays.items()}, noise_in(event), 1, centre or {})
+    sums = {name: in_units(array) for name, array in lengthen(arrays).items()}
+    return Statistics(sums, noise_in(event), 1, centre or {})
 
 
 def lost_in_noise(counts: NDArray[np.float64], noise: NDArray[np.float64] | float) -> NDArray[np.bool_]:

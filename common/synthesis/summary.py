@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import count
 from typing import Literal
 
 import numpy as np
@@ -191,30 +192,35 @@ class Summary:
         In later stages it is clipped as in the first, so that all stages sum the same thing; then its `centre` is
         taken off, and the rest is clipped again.
         """
-        taps: list[Tensor] = []
-        features = self.network.features(images, taps.append if self.rows else None)
         seen: dict[tuple[int, int], Tensor] = {}  # global and class rows of one place share their moments
+        layers = count()
+
+        def look(layer: Tensor) -> None:  # at once, so that no layer has to be kept
+            self._see(next(layers), layer, seen)
+
+        self._see(THUMBNAIL, images, seen)
+        features = self.network.features(images, look if self.rows else None)
         parts = [images.new_zeros(len(images), 0)]
-        for row in self.rows:
-            key = (row.place, row.dimensions)
-            if key not in seen:
-                seen[key] = moments(self._directions(row, images, taps))
-            parts.append(seen[key] * self.weights[row.name])
+        parts += [seen[row.place, row.dimensions] * self.weights[row.name] for row in self.rows]
         portrait = None if self.portrait is None else self.portrait.of(self.network, images, features)
         room = math.sqrt(self._row_share)
         vectors = self._clipped(torch.cat(parts, dim=1), room / RECENTRED if self.stage else room)
         return vectors if centre is None else self._clipped(vectors - centre, room), portrait
 
-    def _directions(self, row: Row, images: Tensor, taps: list[Tensor]) -> Tensor:
+    def _see(self, place: int, tensor: Tensor, seen: dict[tuple[int, int], Tensor]) -> None:
+        """Add the moments that rows take at a place: of a layer, or of the images themselves."""
+        for dimensions in {row.dimensions for row in self.rows if row.place == place}:
+            seen[place, dimensions] = moments(self._directions(place, dimensions, tensor))
+
+    def _directions(self, place: int, dimensions: int, tensor: Tensor) -> Tensor:
         """z of a row: (images, directions, positions), in (-1, 1)."""
-        if row.place == THUMBNAIL:
-            small = functional.adaptive_avg_pool2d(images.mean(1, keepdim=True), math.isqrt(row.dimensions))
+        if place == THUMBNAIL:
+            small = functional.adaptive_avg_pool2d(tensor.mean(1, keepdim=True), math.isqrt(dimensions))
             return small.flatten(1)[:, :, None]
-        tap = taps[row.place]
-        stride = max(1, round(math.sqrt(tap.shape[2] * tap.shape[3] / MOST_POSITIONS)))
-        places = tap[:, :, ::stride, ::stride].flatten(2)
-        projection = _projection(self.seed, row.place, row.dimensions, places.shape[1]).to(places)
-        return torch.tanh(0.5 * (projection @ places))  # 2·sigmoid(·) - 1
+        stride = max(1, round(math.sqrt(tensor.shape[2] * tensor.shape[3] / MOST_POSITIONS)))
+        places = tensor[:, :, ::stride, ::stride].flatten(2)
+        projection = _projection(self.seed, place, dimensions, places.shape[1]).to(places)
+        return torch.tanh(0.5 * projection @ places)  # 2·sigmoid(·) - 1
 
     def _clipped(self, vectors: Tensor, room: float) -> Tensor:
         """Vectors of norm at most `room`, where a record in several groups counts that often."""

@@ -65,7 +65,8 @@ class Teacher:
 
     @cached_property
     def _network(self) -> FeatureNet:
-        return backbones.load(self.backbone, self.backbone_sha256 or None).network
+        with torch.random.fork_rng(devices=[]):  # building a network draws weights: which nobody should notice
+            return backbones.load(self.backbone, self.backbone_sha256 or None).network
 
     def logits(self, images: Tensor) -> Tensor:
         """Unnormalised log probabilities for images in [0, 1]; differentiable."""
@@ -151,14 +152,36 @@ def moments_of(statistics: Statistics, table: Summary) -> Moments:
     return Moments(sums / counts[:, None], counts, (second + second.T) / (2.0 * total), noise, mean_noise, known)
 
 
+def joined(parts: Sequence[Moments]) -> Moments:
+    """The moments of several tasks' records together, where no class is in two of them.
+
+    Class sums stand side by side, and second moments, being sums over records of any class, add up: without noise this
+    is what one release over all classes would say. Noise adds up in the second moment only.
+    """
+    totals = torch.stack([part.counts.sum() for part in parts])
+    shares = totals / totals.sum()
+    return Moments(
+        torch.cat([part.means for part in parts]),
+        torch.cat([part.counts for part in parts]),
+        torch.stack([share * part.second for share, part in zip(shares, parts, strict=True)]).sum(0),
+        math.hypot(*(float(share) * part.noise for share, part in zip(shares, parts, strict=True))),
+        torch.cat([part.mean_noise for part in parts]),
+        torch.cat([part.known for part in parts]),
+    )
+
+
+def ridge(moments: Moments) -> tuple[Tensor, Tensor]:
+    """The weights of ridge regression, and the inverse of the second moment, shrunk as far as its noise demands."""
+    values, vectors = torch.linalg.eigh(moments.second)
+    amount = max(SHRINKAGE * moments.spectral_noise, 1e-3 * float(values.clamp_min(0.0).mean()))
+    inverse = (vectors / (values.clamp_min(0.0) + amount)) @ vectors.T
+    joint = moments.means * moments.shares[:, None]
+    return SHARPNESS * (joint - joint.mean(0)) @ inverse, inverse
+
+
 def learn(statistics: Sequence[Statistics], tables: Sequence[Summary]) -> NDArray[np.float32]:
     """The weights, from all stages so far."""
-    first = moments_of(statistics[0], tables[0])
-    values, vectors = torch.linalg.eigh(first.second)
-    amount = max(SHRINKAGE * first.spectral_noise, 1e-3 * float(values.clamp_min(0.0).mean()))
-    inverse = (vectors / (values.clamp_min(0.0) + amount)) @ vectors.T
-    joint = first.means * first.shares[:, None]
-    weights = SHARPNESS * (joint - joint.mean(0)) @ inverse
+    weights, inverse = ridge(moments_of(statistics[0], tables[0]))
     for stage, table in zip(statistics[1:], tables[1:], strict=True):
         total = float(np.maximum(stage.sums[COUNT] / table.weights[COUNT], 1.0).sum())
         gradient = torch.from_numpy(stage.sums[RESIDUAL] / table.weights[RESIDUAL]).view(weights.shape)

@@ -10,15 +10,13 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import BinaryIO
+from io import BufferedReader, FileIO
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from dpdd.common.errors import IntegrityError
 from dpdd.common.wire.parsing import MOST_BYTES, check, parse, without
 from dpdd.v1 import exchange_pb2, transfer_pb2
 
@@ -33,7 +31,7 @@ AUTHORITY_OID = "2.25.208836237713394093420433346846302394119"
 """Extension of a server certificate with its authority's certificate (DER): TLS shows a newcomer only the former, and
 a join token names the latter by its SHA-256."""
 
-CHUNK = 1 << 18
+CHUNK = 1 << 19
 MOST_CHUNK = 1 << 20
 MOST_MESSAGE = MOST_CHUNK + (1 << 12)
 MOST_REQUEST = 1 << 26
@@ -45,6 +43,8 @@ _TOKEN = "dpdd-join-1."
 _REQUEST_PREFIX = b"dpdd request v1\0"
 _CHUNK = exchange_pb2.UploadPart.CHUNK_FIELD_NUMBER
 _DATA = transfer_pb2.Chunk.DATA_FIELD_NUMBER
+_HEAD = 1 << 7
+"""More than a chunk needs beside its data."""
 
 
 @dataclass(frozen=True)
@@ -113,16 +113,19 @@ class Manifest:
         return cls(message.sha256.hex(), message.size, message.request_id.hex())
 
 
-def parts(manifest: Manifest, file: BinaryIO, offset: int, chunk: int = CHUNK) -> Iterator[bytes]:
+def parts(manifest: Manifest, file: FileIO | BufferedReader, offset: int, chunk: int = CHUNK) -> Iterator[bytes]:
     """The messages of an upload that starts at `offset`: the manifest, then chunks as they are read."""
     yield exchange_pb2.UploadPart(manifest=manifest.to_wire()).SerializeToString()
     name = bytes.fromhex(manifest.sha256)
+    room = memoryview(bytearray(_HEAD + chunk))  # each chunk is read to where its head ends, and copied once
     file.seek(offset)
-    while offset < manifest.size and (data := file.read(chunk)):
-        head = transfer_pb2.Chunk(payload_sha256=name, offset=offset, crc32=zlib.crc32(data)).SerializeToString()
-        frame = _framed(_DATA, len(data))
-        yield _framed(_CHUNK, len(head) + len(frame) + len(data), head, frame, data)
-        offset += len(data)
+    while offset < manifest.size and (size := file.readinto(room[_HEAD:])):
+        head = transfer_pb2.Chunk(payload_sha256=name, offset=offset, size=size).SerializeToString()
+        head += _tag(_DATA, size)
+        head = _tag(_CHUNK, len(head) + size) + head
+        room[_HEAD - len(head) : _HEAD] = head
+        yield bytes(room[_HEAD - len(head) : _HEAD + size])
+        offset += size
 
 
 @dataclass(frozen=True)
@@ -152,22 +155,16 @@ def check_chunk(piece: Piece, manifest: Manifest, received: int) -> None:
     check(head.payload_sha256.hex() == manifest.sha256, "a chunk of another payload than its manifest's")
     check(head.offset >= received, f"a replayed chunk: byte {head.offset} came already, {received} is next")
     check(head.offset == received, f"a chunk is missing: byte {received} is next, this one starts at {head.offset}")
+    check(head.size == size, f"a truncated chunk: it has {size} of {head.size} bytes; send it again")
     check(0 < size <= MOST_CHUNK, f"a chunk has 1 to {MOST_CHUNK} bytes, not {size}")
     check(received + size <= manifest.size, "a chunk that goes beyond the size in the manifest")
 
 
-def checked_data(piece: Piece) -> memoryview:
-    """The chunk's bytes; IntegrityError when they are damaged."""
-    if zlib.crc32(piece.data) != piece.head.crc32:
-        raise IntegrityError("an altered or truncated chunk: its checksum does not match; send it again")
-    return piece.data
-
-
-def _framed(field: int, size: int, *content: bytes) -> bytes:
-    """A length-delimited protobuf field by hand: protobuf itself would copy the data three times."""
+def _tag(field: int, size: int) -> bytes:
+    """The beginning of a length-delimited protobuf field: protobuf itself would copy the data three times."""
     head = bytearray([field << 3 | 2])
     while size > 0x7F:
         head.append(size & 0x7F | 0x80)
         size >>= 7
     head.append(size)
-    return b"".join([head, *content])
+    return bytes(head)

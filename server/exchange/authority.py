@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
 
+from dpdd.common.atomic import sync_folder
 from dpdd.common.errors import ConfigError, IntegrityError, WireError
 from dpdd.common.wire.exchange import AUTHORITY_OID, SERVER_NAME
 
@@ -92,13 +93,13 @@ class Authority:
         )
 
 
-def requested_key(certificate_request: bytes) -> ec.EllipticCurvePublicKey:
-    """The key in a PKCS#10 request whose holder signed it; nothing else in the request is used."""
+def requested(certificate_request: bytes) -> tuple[str, ec.EllipticCurvePublicKey]:
+    """What a silo calls itself (maybe nothing) and its key, from a PKCS#10 request that the key's holder signed."""
     if len(certificate_request) > MOST_CERTIFICATE_REQUEST:
         raise WireError(f"a certificate request has at most {MOST_CERTIFICATE_REQUEST} bytes")
     try:
         request = x509.load_der_x509_csr(certificate_request)
-        key = request.public_key()
+        key, name = request.public_key(), common_name(request.subject)
         signed = request.is_signature_valid
     except (ValueError, TypeError, InvalidSignature, x509.InvalidVersion) as error:
         raise WireError(f"not a certificate request (PKCS#10): {type(error).__name__}") from None
@@ -108,7 +109,13 @@ def requested_key(certificate_request: bytes) -> ec.EllipticCurvePublicKey:
         raise WireError("a silo's certificate has a P-256 key")
     if not signed:
         raise IntegrityError("the certificate request is not signed by its own key")
-    return key
+    return name, key
+
+
+def common_name(subject: x509.Name) -> str:
+    """The one common name in there, or nothing."""
+    found = subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(found[0].value) if len(found) == 1 else ""
 
 
 def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
@@ -145,6 +152,7 @@ def write_private(path: Path, data: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
+    sync_folder(path.parent)
 
 
 def _name(text: str) -> x509.Name:

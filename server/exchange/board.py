@@ -5,10 +5,13 @@ Everything is in the run's store before anybody is told, so a server that dies k
 
 from __future__ import annotations
 
+import fcntl
 import threading
 from collections.abc import Iterable
 from pathlib import Path
+from typing import IO
 
+from dpdd.common.errors import ConfigError
 from dpdd.common.wire.answer import Reason, Refusal, decode_answer, encode_answer
 from dpdd.server.store import Asked, Store
 
@@ -21,6 +24,7 @@ class Board:
         self._news, self._asks = threading.Condition(self._lock), threading.Condition(self._lock)
         self._version = self._asked = 0
         self._store = Store(folder)
+        self._held = _hold(folder / "lock")
         self.partial = folder / "partial"
         self.partial.mkdir(exist_ok=True)
 
@@ -28,6 +32,7 @@ class Board:
         """Let go of the store."""
         with self._lock:
             self._store.close()
+            self._held.close()
 
     def ask(self, request_id: str, request: bytes, silos: Iterable[str]) -> None:
         """Put a request to silos, again where one refused earlier; those whose release is here are not asked."""
@@ -40,14 +45,17 @@ class Board:
             self.wake()
             self._tell()
 
-    def open_for(self, silo: str) -> dict[str, bytes]:
-        """The requests that this silo has not answered for good, by id."""
+    def open_for(self, silo: str) -> list[Asked]:
+        """The requests that this silo has not answered for good."""
         with self._lock:
-            found = {}
-            for row in self._store.asked(silo=silo):
-                if not settled(row):
-                    found[row.request_id] = self._store.request(row.request_id) or b""
-            return found
+            return [row for row in self._store.asked(silo=silo) if not settled(row)]
+
+    def request(self, request_id: str) -> bytes:
+        """The bytes of a request that was asked."""
+        with self._lock:
+            found = self._store.request(request_id)
+        assert found is not None
+        return found
 
     def row(self, request_id: str, silo: str) -> Asked | None:
         """How far a silo is with a request; None when it was never asked."""
@@ -63,8 +71,10 @@ class Board:
                 self._tell()
 
     def refuse(self, refusal: Refusal) -> None:
-        """A silo said no (or: not yet)."""
+        """A silo said no (or: not yet); that does not undo a release."""
         with self._lock:
+            if self._store.digest(refusal.request_id, refusal.silo) is not None:
+                return
             self._store.note(refusal.request_id, refusal.silo, "refused", encode_answer(refusal))
             self._tell()
 
@@ -105,6 +115,17 @@ class Board:
     def _tell(self) -> None:
         self._version += 1
         self._news.notify_all()
+
+
+def _hold(path: Path) -> IO[bytes]:
+    """The run is served by one process at a time. A lock of the process, not of the file: a child does not keep it."""
+    file = path.open("ab")
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise ConfigError(f"{path.parent}: another dpdd-server serves this run") from None
+    return file
 
 
 def settled(row: Asked) -> bool:

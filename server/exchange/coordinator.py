@@ -16,13 +16,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from dpdd.common.atomic import write_atomically
 from dpdd.common.errors import ConfigError, WireError
 from dpdd.common.wire.exchange import SECRET, Token
-from dpdd.common.wire.parsing import check, check_name
+from dpdd.common.wire.parsing import check, check_name, shown
 from dpdd.server.exchange.authority import (
     Authority,
     load_authority,
     private_pem,
     read_private,
-    requested_key,
+    requested,
     write_private,
 )
 from dpdd.server.exchange.registry import Registry
@@ -50,7 +50,8 @@ class Coordinator:
         """Make what is missing; a server certificate that ends soon is renewed. The authority is never replaced."""
         state = folder / "state"
         try:
-            state.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
+            state.mkdir(mode=0o700, exist_ok=True)
             state.chmod(0o700)
             if not (state / "authority.key").exists():
                 authority = Authority.create()
@@ -78,9 +79,14 @@ class Coordinator:
 
     @property
     def server_key_and_certificate(self) -> tuple[bytes, bytes]:
-        """What the server shows to silos, as PEM."""
+        """What the server shows to silos, as PEM; ConfigError when its time is over."""
         both = read_private(self._state / "server.pem")
         start = both.index(b"-----BEGIN CERTIFICATE")
+        ends = x509.load_pem_x509_certificate(both[start:]).not_valid_after_utc
+        if ends < datetime.now(UTC):
+            raise ConfigError(
+                f"the server's certificate expired on {ends.date()}; `dpdd-server init {self.folder}` renews it"
+            )
         return both[:start], both[start:]
 
     @property
@@ -96,7 +102,7 @@ class Coordinator:
             return found
         except PermissionError:
             return found
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError, KeyError, TypeError):
             return None
 
     @property
@@ -116,11 +122,16 @@ class Coordinator:
 
     def join(self, message: exchange_pb2.JoinRequest, port: int) -> exchange_pb2.JoinReply:
         """A certificate for the key in the request, if its token is good. The name comes from the token alone."""
-        key = requested_key(message.certificate_request)
+        name, key = requested(message.certificate_request)
         check(len(message.release_public_key) == 32, "a release key is the 32 bytes of an Ed25519 public key")
         info = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
 
         def certify(silo: str) -> tuple[str, bytes, str]:
+            if name not in ("", silo):  # somebody's mistake: found out here, it does not cost the token
+                raise ConfigError(
+                    f"the token is for silo {silo!r}, and this silo is called {shown(name)}; give it the token of that "
+                    f"name, or change the name in its silo.toml"
+                )
             made = self.authority.silo_certificate(silo, key)
             return fingerprint(made), made.public_bytes(serialization.Encoding.DER), expiry(made)
 

@@ -2,15 +2,15 @@
 
 Nodes are the silos of a roster, connected or not. `send_and_receive` puts the requests on the board and yields an
 answer per silo as it comes: a release from the store (at once, when it is there already), a refusal, or an error for a
-silo in trouble or one that did not answer in time. A silo whose operator has still to decide counts as not having
-answered.
+silo in trouble, one that was revoked, or one that did not answer in time. A silo whose operator has still to decide
+counts as not having answered.
 """
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from dpdd.common import flower  # first: it turns Flower's telemetry off
@@ -19,13 +19,13 @@ from dpdd.common import flower  # first: it turns Flower's telemetry off
 from flwr.app import Error, Message
 
 from dpdd.common.errors import DpddError
-from dpdd.common.wire.answer import SignedReleaseBytes, decode_answer, encode_answer
+from dpdd.common.wire.answer import SignedReleaseBytes, encode_answer
 from dpdd.server.exchange.board import Board, settled
 from dpdd.server.grid import COORDINATOR, SiloGrid
 from dpdd.server.roster import Roster
 
-IN_TROUBLE, NO_ANSWER = 1000, 1001
-"""Flower error codes: a silo that could not answer, and one that did not."""
+IN_TROUBLE, NO_ANSWER, REVOKED = 1000, 1001, 1002
+"""Flower error codes: a silo that could not answer, one that did not, and one that may not any more."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,16 @@ class Patience:
 
     seconds: float
     quorum: int = 1
+    spent: float = 0.0
+
+    @property
+    def left(self) -> float:
+        """The seconds that are not spent."""
+        return max(self.seconds - self.spent, 0.0)
 
     @property
     def words(self) -> str:
-        """The time, for people."""
+        """The whole time, for people."""
         return f"{self.seconds / 60:g} min" if self.seconds >= 60 else f"{self.seconds:g} s"
 
 
@@ -50,29 +56,33 @@ class ExchangeGrid(SiloGrid):
         roster: Roster,
         patience: Patience,
         awaited: Callable[[list[str], int], None] = lambda _silos, _of: None,
+        revoked: Callable[[], Collection[str]] = tuple,
     ) -> None:
         super().__init__(dict(enumerate(sorted(roster.keys), start=COORDINATOR + 1)))
-        self._board, self._patience, self._awaited = board, patience, awaited
-        self._pushed: dict[str, Message] = {}
+        self._board, self._patience, self._awaited, self._revoked = board, patience, awaited, revoked
+        self._pushed: dict[str, _Pushed] = {}
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Put the requests on the board."""
         ids = []
-        asked: dict[bytes, list[str]] = {}
+        asked: dict[bytes, list[_Pushed]] = {}
         for message in messages:
-            asked.setdefault(_request(message), []).append(self._names[message.metadata.dst_node_id])
-            self._pushed[message.metadata.message_id] = message
+            request = flower.unpack(message.content, "dpdd.v1.ReleaseRequest")
+            silo = self._names[message.metadata.dst_node_id]
+            pushed = _Pushed(message, hashlib.sha256(request).hexdigest(), silo)
+            asked.setdefault(request, []).append(pushed)
+            self._pushed[message.metadata.message_id] = pushed
             ids.append(message.metadata.message_id)
-        for request, silos in asked.items():
-            self._board.ask(hashlib.sha256(request).hexdigest(), request, silos)
+        for request, those in asked.items():
+            self._board.ask(those[0].request_id, request, [pushed.silo for pushed in those])
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """The answers that are final, once each."""
-        found = []
+        found, revoked = [], self._revoked()
         for identity in list(message_ids):
-            message = self._pushed.get(identity)
-            reply = None if message is None else self._reply(message, final=False)
+            pushed = self._pushed.get(identity)
+            reply = None if pushed is None else self._reply(pushed, revoked)
             if reply is not None:
                 del self._pushed[identity]
                 found.append(reply)
@@ -84,55 +94,64 @@ class ExchangeGrid(SiloGrid):
         waiting = list(self.push_messages(messages))
         of, released = len(waiting), 0
         quorum = min(patience.quorum, of)
-        deadline = time.monotonic() + patience.seconds
+        deadline = time.monotonic() + patience.left
         version = -1
         while waiting:
             for identity in list(waiting):  # one at a time: releases are large
+                pushed = self._pushed[identity]
                 for reply in self.pull_messages([identity]):
                     waiting.remove(identity)
-                    released += _is_release(reply)
+                    released += self._board.digest(pushed.request_id, pushed.silo) is not None
                     yield reply
             left = deadline - time.monotonic()
             if not waiting or left <= 0:
                 break
-            self._awaited([self._names[self._pushed[identity].metadata.dst_node_id] for identity in waiting], of)
+            self._awaited([self._pushed[identity].silo for identity in waiting], of)
             version = self._board.wait(version, min(left, 1.0))
         late = [self._pushed.pop(identity) for identity in waiting]
         if 0 < released < quorum:  # with no release at all, the ServerApp says why
-            names = ", ".join(self._names[message.metadata.dst_node_id] for message in late)
+            names = ", ".join(pushed.silo for pushed in late)
             raise DpddError(
                 f"{released} of {of} silos released something, and the quorum is {quorum}"
                 + (f" (no answer within {patience.words} from {names})" if names else "")
                 + "; nothing is lost: `dpdd-server resume` goes on from here"
             )
-        for message in late:
-            yield self._reply(message, final=True, patience=patience)  # type: ignore[misc]
+        for pushed in late:
+            yield self._excuse(pushed, patience)
 
-    def _reply(self, message: Message, *, final: bool, patience: Patience | None = None) -> Message | None:
-        """The answer to a message, if there is one, or (when `final`) what there is instead."""
-        silo = self._names[message.metadata.dst_node_id]
-        request_id = hashlib.sha256(_request(message)).hexdigest()
-        digest = self._board.digest(request_id, silo)
+    def _reply(self, pushed: _Pushed, revoked: Collection[str]) -> Message | None:
+        """The answer to a message, if there is one."""
+        digest = self._board.digest(pushed.request_id, pushed.silo)
         if digest is not None:
-            answer = encode_answer(SignedReleaseBytes(self._board.read(digest)))
-            return Message(flower.pack(answer, "dpdd.v1.Answer"), reply_to=message)
-        row = self._board.row(request_id, silo)
-        if row is not None and row.refusal is not None and (final or settled(row)):
-            return Message(flower.pack(row.refusal, "dpdd.v1.Answer"), reply_to=message)
+            return pushed.answered(encode_answer(SignedReleaseBytes(self._board.read(digest))))
+        row = self._board.row(pushed.request_id, pushed.silo)
+        if row is not None and row.refusal is not None and settled(row):
+            return pushed.answered(row.refusal)
         if row is not None and row.state == "in trouble":
-            return Message(Error(IN_TROUBLE, "the silo could not answer; its own log says why"), reply_to=message)
-        if not final:
-            return None
-        assert patience is not None
+            return pushed.failed(IN_TROUBLE, "the silo could not answer; its own log says why")
+        if pushed.silo in revoked:
+            return pushed.failed(REVOKED, "was revoked before it answered")
+        return None
+
+    def _excuse(self, pushed: _Pushed, patience: Patience) -> Message:
+        """What there is instead of an answer when the time is over."""
+        row = self._board.row(pushed.request_id, pushed.silo)
+        if row is not None and row.refusal is not None:  # its operator has not decided
+            return pushed.answered(row.refusal)
         got = "got the request" if row is not None and row.state == "delivered" else "never connected"
-        return Message(Error(NO_ANSWER, f"did not answer within {patience.words} ({got})"), reply_to=message)
+        return pushed.failed(NO_ANSWER, f"did not answer within {patience.words} ({got})")
 
 
-def _request(message: Message) -> bytes:
-    return flower.unpack(message.content, "dpdd.v1.ReleaseRequest")
+@dataclass(frozen=True)
+class _Pushed:
+    """A message that waits for its answer."""
 
+    message: Message
+    request_id: str
+    silo: str
 
-def _is_release(reply: Message) -> bool:
-    if reply.has_error():
-        return False
-    return isinstance(decode_answer(flower.unpack(reply.content, "dpdd.v1.Answer")), SignedReleaseBytes)
+    def answered(self, answer: bytes) -> Message:
+        return Message(flower.pack(answer, "dpdd.v1.Answer"), reply_to=self.message)
+
+    def failed(self, code: int, why: str) -> Message:
+        return Message(Error(code, why), reply_to=self.message)

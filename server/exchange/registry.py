@@ -67,7 +67,7 @@ class Registry:
         self._path, self._clock, self._lock = path, clock, threading.RLock()
         try:
             self._db = sqlite3.connect(path, timeout=30.0, isolation_level=None, check_same_thread=False)
-            self._db.execute("PRAGMA synchronous = FULL")
+            self._db.execute("PRAGMA synchronous = EXTRA")
             self._db.executescript(_SCHEMA)
         except sqlite3.Error as error:
             raise DpddError(f"{path}: the registry of silos cannot be opened ({error})") from None
@@ -165,6 +165,11 @@ class Registry:
                 "(SELECT max(expires) FROM certificates c WHERE c.silo = name) FROM silos ORDER BY name"
             ).fetchall()
         return [SiloEntry(*row) for row in rows]
+
+    def revoked(self) -> set[str]:
+        """The silos that were shut out."""
+        with self._lock:
+            return {row[0] for row in self._db.execute("SELECT name FROM silos WHERE revoked IS NOT NULL")}
 
     def release_key(self, silo: str) -> bytes:
         """The key that verifies the silo's releases."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import logging
+import math
 import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,14 @@ from dpdd.server.exchange.grid import ExchangeGrid, Patience
 from dpdd.server.exchange.service import Address, ExchangeServer
 from dpdd.server.roster import Roster
 
-log = logging.getLogger("dpdd.exchange")
-
 SCENARIO = "scenario.toml"
 
 
 def patience_of(scenario: Scenario, minutes: float | None = None) -> Patience:
     """The scenario's, or another deadline."""
     chosen = scenario.exchange.deadline_minutes if minutes is None else minutes
+    if not 0.0 <= chosen < math.inf:
+        raise ConfigError(f"a deadline is 0 minutes or more, not {chosen:g}")
     return Patience(60.0 * chosen, scenario.exchange.quorum)
 
 
@@ -61,8 +61,8 @@ def run(
         with serving(coordinator, board, address, console, open_enrolment=open_enrolment):
             roster = everybody(coordinator, patience, console)
             roster.save(folder / "silos.json")
-            left = Patience(max(patience.seconds - (time.monotonic() - started), 0.0), patience.quorum)
-            grid = ExchangeGrid(board, roster, left, _teller(console))
+            left = replace(patience, spent=time.monotonic() - started)
+            grid = ExchangeGrid(board, roster, left, _teller(console), coordinator.registry.revoked)
             context = Context(
                 run_id=1,
                 node_id=0,
@@ -126,6 +126,8 @@ def everybody(coordinator: Coordinator, patience: Patience, console: Console) ->
         )
     for name in missing:
         console.say(f"  without {name}: it did not join within {patience.words}")
+    for name in sorted(coordinator.registry.revoked()):
+        console.say(f"  without {name}: it is revoked")
     return roster
 
 

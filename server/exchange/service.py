@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import logging
-import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NoReturn
 
 import grpc
-from cryptography import x509
-from cryptography.x509.oid import NameOID
 
-from dpdd.common.config import one_line
-from dpdd.common.errors import ConfigError, DpddError, IntegrityError, WireError
+from dpdd.common.errors import ConfigError, DpddError, WireError
 from dpdd.common.wire.answer import Refusal, decode_answer
 from dpdd.common.wire.exchange import MOST_MESSAGE, MOST_REQUEST, Manifest, Piece, read_part, sign_request
 from dpdd.common.wire.parsing import check, parse, shown
+from dpdd.server.exchange.authority import requested
 from dpdd.server.exchange.board import Board
-from dpdd.server.exchange.coordinator import Coordinator, fingerprint
-from dpdd.server.exchange.registry import Expired, Revoked, Unknown
-from dpdd.server.exchange.uploads import Uploads
+from dpdd.server.exchange.calls import Call, Calls, Gone, Superseded, refusing
+from dpdd.server.exchange.coordinator import Coordinator
+from dpdd.server.exchange.registry import Revoked
+from dpdd.server.exchange.uploads import Upload, Uploads
 from dpdd.v1 import exchange_pb2, refusal_pb2, transfer_pb2
 
 log = logging.getLogger("dpdd.exchange")
@@ -31,9 +27,12 @@ log = logging.getLogger("dpdd.exchange")
 WORKERS = 2200
 """Threads are made as they are needed: one per connected silo, and a few for what is going on."""
 
+NEWCOMERS = 32
+"""Joining has threads of its own: whoever has no certificate cannot take those of the silos."""
+
 LOOPBACK = "127.0.0.1"
 _TICK = 1.0
-_IDLE_UPLOAD = 120.0
+_SLOW_UPLOAD = 240.0
 _CHANNEL = [
     ("grpc.so_reuseport", 0),  # a second server on the port is an error, not a lottery
     ("grpc.keepalive_time_ms", 20_000),
@@ -41,20 +40,14 @@ _CHANNEL = [
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.server_handshake_timeout_ms", 20_000),
+    ("grpc.max_concurrent_streams", 16),  # on one connection
     # What a silo may send ahead of being read; by default it grows with the line, for every silo.
     ("grpc.http2.bdp_probe", 0),
-    ("grpc.http2.lookahead_bytes", 1 << 17),
+    ("grpc.http2.lookahead_bytes", 1 << 19),
 ]
-_CODES: list[tuple[type[BaseException], grpc.StatusCode]] = [
-    (Unknown, grpc.StatusCode.UNAUTHENTICATED),
-    (Expired, grpc.StatusCode.UNAUTHENTICATED),
-    (Revoked, grpc.StatusCode.PERMISSION_DENIED),
-    (IntegrityError, grpc.StatusCode.DATA_LOSS),
-    (WireError, grpc.StatusCode.INVALID_ARGUMENT),
-    (ConfigError, grpc.StatusCode.INVALID_ARGUMENT),
-    (DpddError, grpc.StatusCode.FAILED_PRECONDITION),
-    (OSError, grpc.StatusCode.RESOURCE_EXHAUSTED),
-]
+_SHORT = [("grpc.max_connection_age_ms", 60_000), ("grpc.max_connection_age_grace_ms", 10_000)]
+"""Joining is one call: nobody stays."""
 
 
 class NotAsked(DpddError):
@@ -79,15 +72,18 @@ class ExchangeServer:
         if open_enrolment and address.host != LOOPBACK:
             raise ConfigError(f"--loopback-demo lets anybody join: it listens on {LOOPBACK} and nowhere else")
         self._coordinator, self._board, self._open = coordinator, board, open_enrolment
-        self._uploads = Uploads(board)
+        self._calls, self._uploads = Calls(coordinator.registry), Uploads(board)
         self._stopping = threading.Event()
-        self._streams: dict[str, object] = {}
-        self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="exchange")
+        self._streams: dict[str, Call] = {}
+        self._pools = [
+            ThreadPoolExecutor(WORKERS, thread_name_prefix="exchange"),
+            ThreadPoolExecutor(NEWCOMERS, thread_name_prefix="newcomers"),
+        ]
         key, chain = coordinator.server_key_and_certificate
         mutual = grpc.ssl_server_credentials([(key, chain)], coordinator.authority.pem, require_client_auth=True)
-        self._server = self._make(MOST_MESSAGE, self._exchange_handlers())
+        self._server = self._make(self._pools[0], WORKERS - 100, MOST_MESSAGE, self._exchange_handlers())
         self.port = self._listen(self._server, address.host, address.port, mutual)
-        self._enrolment = self._make(1 << 14, self._enrolment_handlers())
+        self._enrolment = self._make(self._pools[1], NEWCOMERS, 1 << 14, self._enrolment_handlers(), *_SHORT)
         one_sided = grpc.ssl_server_credentials([(key, chain)])
         self.join_port = self._listen(self._enrolment, address.host, address.join_port, one_sided)
 
@@ -104,7 +100,8 @@ class ExchangeServer:
         ended = [self._server.stop(grace), self._enrolment.stop(grace)]
         for event in ended:
             event.wait(grace + 5.0)
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in self._pools:
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def __enter__(self) -> ExchangeServer:
         self.start()
@@ -113,13 +110,21 @@ class ExchangeServer:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _make(self, most_bytes: int, handlers: grpc.GenericRpcHandler) -> grpc.Server:
+    def _make(
+        self,
+        pool: ThreadPoolExecutor,
+        most_calls: int,
+        most_bytes: int,
+        handlers: grpc.GenericRpcHandler,
+        *more: tuple[str, int],
+    ) -> grpc.Server:
         options = [
             *_CHANNEL,
+            *more,
             ("grpc.max_receive_message_length", most_bytes),
             ("grpc.max_send_message_length", MOST_REQUEST + (1 << 10)),
         ]
-        return grpc.server(self._pool, handlers=(handlers,), options=options, maximum_concurrent_rpcs=WORKERS - 100)
+        return grpc.server(pool, handlers=(handlers,), options=options, maximum_concurrent_rpcs=most_calls)
 
     def _listen(self, server: grpc.Server, host: str, port: int, credentials: grpc.ServerCredentials) -> int:
         try:
@@ -130,21 +135,25 @@ class ExchangeServer:
             ) from None
 
     def _housekeeping(self) -> None:
-        while not self._stopping.wait(5.0):
-            self._uploads.cancel_idle(_IDLE_UPLOAD)
+        while not self._stopping.wait(_TICK):
+            try:
+                self._uploads.look_after(_SLOW_UPLOAD)
+                self._calls.alarms.ring()
+            except Exception:  # a busy database, say; a second later it may work
+                log.exception("the exchange's housekeeping failed; it goes on")
 
     # Enrolment: TLS, no client certificate.
 
     def _enrolment_handlers(self) -> grpc.GenericRpcHandler:
         return grpc.method_handlers_generic_handler(
-            "dpdd.v1.Enrolment", {"Join": grpc.unary_unary_rpc_method_handler(self._join)}
+            "dpdd.v1.Enrolment", {"Join": grpc.stream_unary_rpc_method_handler(self._join)}
         )
 
-    def _join(self, data: bytes, context: grpc.ServicerContext) -> bytes:
-        with _refusing(context, "a newcomer", "Join"):
-            message = parse(exchange_pb2.JoinRequest, data, most_bytes=1 << 14)
+    def _join(self, parts: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
+        with refusing(context, "a newcomer", "Join"):
+            message = parse(exchange_pb2.JoinRequest, self._calls.first(parts, context), most_bytes=1 << 14)
             if self._open and not message.token:
-                message.token = str(self._coordinator.enrol(_requested_name(message.certificate_request)))
+                message.token = str(self._coordinator.enrol(requested(message.certificate_request)[0]))
             reply = self._coordinator.join(message, self.port)
             log.info("silo %s joined from %s", reply.silo, context.peer())
             return reply.SerializeToString()
@@ -153,159 +162,123 @@ class ExchangeServer:
     # Exchange: mutual TLS.
 
     def _exchange_handlers(self) -> grpc.GenericRpcHandler:
-        unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
+        one = grpc.stream_unary_rpc_method_handler
         return grpc.method_handlers_generic_handler(
             "dpdd.v1.Exchange",
             {
-                "Requests": stream(self._requests),
-                "Status": unary(self._identified("Status", self._status)),
-                "Upload": grpc.stream_unary_rpc_method_handler(self._identified("Upload", self._upload)),
-                "Refuse": unary(self._identified("Refuse", self._refuse)),
-                "Heartbeat": unary(self._identified("Heartbeat", self._heartbeat)),
+                "Requests": grpc.stream_stream_rpc_method_handler(self._requests),
+                "Status": one(self._answering("Status", self._status)),
+                "Upload": one(self._upload),
+                "Refuse": one(self._answering("Refuse", self._refuse)),
+                "Heartbeat": one(self._answering("Heartbeat", self._heartbeat)),
             },
         )
 
-    def _identified(
-        self, method: str, answer: Callable[[Any, str, grpc.ServicerContext], Any]
-    ) -> Callable[[Any, grpc.ServicerContext], bytes]:
-        """A handler that gets the silo's name from the registry, by the certificate that TLS verified."""
+    def _answering(
+        self, method: str, answer: Callable[[bytes, Call], bytes]
+    ) -> Callable[[Iterator[bytes], grpc.ServicerContext], bytes]:
+        """A handler for a call with one message."""
 
-        def handler(request: Any, context: grpc.ServicerContext) -> bytes:
-            with _refusing(context, "somebody", method) as who:
-                who.append(silo := self._identity(context))
-                return bytes(answer(request, silo, context).SerializeToString())
+        def handler(parts: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
+            with self._calls.taken(method, context) as call:
+                return answer(self._calls.first(parts, context), call)
             raise AssertionError
 
         return handler
 
-    def _identity(self, context: grpc.ServicerContext) -> str:
-        shown_by_tls = context.auth_context().get("x509_pem_cert")
-        if not shown_by_tls:
-            raise Unknown("this call needs a client certificate")
-        certificate = x509.load_pem_x509_certificate(shown_by_tls[0])
-        silo = self._coordinator.registry.holder(fingerprint(certificate))
-        if _common_name(certificate.subject) != silo:
-            raise Unknown("this certificate is for another silo than the registry says")
-        return silo
-
-    def _requests(self, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
-        me = object()
-        with _refusing(context, "somebody", "Requests") as who:
-            who.append(silo := self._identity(context))
-            query = parse(exchange_pb2.RequestsQuery, data, most_bytes=1 << 12)
+    def _requests(self, parts: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        with self._calls.taken("Requests", context) as call:
+            query = parse(exchange_pb2.RequestsQuery, self._calls.first(parts, context), most_bytes=1 << 12)
             check(len(query.software) <= 100 and query.software.isprintable(), "unprintable software")
-            self._coordinator.registry.seen(silo, "connected")
-            log.info("silo %s is connected (%s, %s)", silo, query.software, context.peer())
+            self._coordinator.registry.seen(call.silo, "connected")
+            log.info("silo %s is connected (%s, %s)", call.silo, query.software, context.peer())
             context.send_initial_metadata(())
-            self._streams[silo] = me  # a newer stream of the same silo ends this one
+            self._streams[call.silo] = call
             sent: set[str] = set()
             version = -1
-            while context.is_active() and not self._stopping.is_set() and self._streams.get(silo) is me:
-                self._identity(context)  # revoked or expired since?
-                for request_id, request in self._board.open_for(silo).items():
-                    if request_id not in sent:
-                        yield sign_request(request, self._coordinator.request_key)
-                        sent.add(request_id)
-                        self._board.note(request_id, silo, "delivered")
-                        log.info("request %s went to silo %s", request_id[:12], silo)
-                version = self._board.wait_for_asks(version, _TICK)
+            while not self._stopping.is_set():
+                call.check()  # revoked or expired since?
+                if self._streams[call.silo] is not call:
+                    raise Superseded(f"silo {call.silo} has connected a second time; one node runs for a silo")
+                before, version = version, self._board.wait_for_asks(version, _TICK)
+                for row in self._board.open_for(call.silo) if version != before else ():
+                    if row.request_id not in sent or row.state == "asked":  # or asked once more
+                        yield sign_request(self._board.request(row.request_id), self._coordinator.request_key)
+                        sent.add(row.request_id)
+                        self._board.note(row.request_id, call.silo, "delivered")
+                        log.info("request %s went to silo %s", row.request_id[:12], call.silo)
 
-    def _status(self, data: bytes, silo: str, _context: grpc.ServicerContext) -> transfer_pb2.TransferStatus:
-        manifest = self._manifest(parse(transfer_pb2.Manifest, data, most_bytes=1 << 12), silo)
-        received, complete = self._uploads.received(manifest, silo)
+    def _status(self, data: bytes, call: Call) -> bytes:
+        manifest = self._manifest(parse(transfer_pb2.Manifest, data, most_bytes=1 << 12), call)
+        received, complete = self._uploads.received(manifest, call)
         return _transfer_status(manifest, received, complete)
 
-    def _upload(self, parts: Iterator[bytes], silo: str, context: grpc.ServicerContext) -> transfer_pb2.TransferStatus:
-        first = read_part(next(parts, b""))
-        if isinstance(first, Piece):
-            raise WireError("an upload starts with its manifest")
-        manifest = self._manifest(first, silo)
-        with self._uploads.open(manifest, silo, context.cancel) as upload:
-            if upload is not None:
-                what = f"upload of {manifest.size} bytes for request {manifest.request_id[:12]} by silo {silo}"
-                log.info("%s %s", what, f"goes on at byte {upload.received}" if upload.received else "begins")
-                for part in parts:
-                    piece = read_part(part)
-                    if not isinstance(piece, Piece):
-                        raise WireError("an upload has one manifest")
-                    upload.add(piece)
-                if not context.is_active():
-                    raise WireError(f"the connection broke at byte {upload.received}")
-                upload.finish(self._coordinator.registry.release_key(silo))
-                log.info("%s is stored", what)
-        self._coordinator.registry.seen(silo, "released")
-        return _transfer_status(manifest, manifest.size, True)
+    def _upload(self, parts: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
+        with self._calls.taken("Upload", context) as call:
+            first = read_part(self._calls.first(parts, context))
+            if isinstance(first, Piece):
+                raise WireError("an upload starts with its manifest")
+            manifest = self._manifest(first, call)
+            with self._uploads.open(manifest, call) as upload:
+                context.send_initial_metadata(())  # a silo waits for this before it sends
+                if upload is not None:
+                    what = f"upload of {manifest.size} bytes for request {manifest.request_id[:12]} by silo {call.silo}"
+                    log.info("%s %s", what, f"goes on at byte {upload.received}" if upload.received else "begins")
+                    self._receive(parts, upload, call)
+                    log.info("%s is stored", what)
+            self._coordinator.registry.seen(call.silo, "released")
+            return _transfer_status(manifest, manifest.size, True)
+        raise AssertionError
 
-    def _refuse(self, data: bytes, silo: str, _context: grpc.ServicerContext) -> exchange_pb2.Receipt:
+    def _receive(self, parts: Iterator[bytes], upload: Upload, call: Call) -> None:
+        """Take chunks until the payload is stored; a silo that is revoked meanwhile leaves nothing."""
+        registry = self._coordinator.registry
+        try:
+            for part in parts:
+                piece = read_part(part)
+                if not isinstance(piece, Piece):
+                    raise WireError("an upload has one manifest")
+                upload.add(piece)
+            call.check()
+            upload.finish(registry.release_key(call.silo))
+        except (Gone, Revoked, grpc.RpcError):
+            if call.silo in registry.revoked():
+                upload.discard()
+            raise
+
+    def _refuse(self, data: bytes, call: Call) -> bytes:
         refusal = parse(refusal_pb2.Refusal, data, most_bytes=1 << 14)
         answer = decode_answer(refusal_pb2.Answer(refusal=refusal).SerializeToString())
         assert isinstance(answer, Refusal)
-        check(answer.silo == silo, f"a refusal by silo {shown(answer.silo)}, sent by silo {silo}")
-        self._check_asked(answer.request_id, silo)
-        if self._board.digest(answer.request_id, silo) is None:
-            self._board.refuse(answer)
-        log.info(
-            "silo %s refused request %s (%s): %s", silo, answer.request_id[:12], answer.reason.words, answer.message
-        )
-        return exchange_pb2.Receipt()
+        check(answer.silo == call.silo, f"a refusal by silo {shown(answer.silo)}, sent by silo {call.silo}")
+        self._check_asked(answer.request_id, call)
+        self._board.refuse(answer)
+        what = (call.silo, answer.request_id[:12], answer.reason.words, answer.message)
+        log.info("silo %s refused request %s (%s): %s", *what)
+        return exchange_pb2.Receipt().SerializeToString()
 
-    def _heartbeat(self, data: bytes, silo: str, _context: grpc.ServicerContext) -> exchange_pb2.Receipt:
+    def _heartbeat(self, data: bytes, call: Call) -> bytes:
         beat = parse(exchange_pb2.Beat, data, most_bytes=1 << 12)
         check(len(beat.doing) <= 200 and (beat.doing.isprintable()), "a heartbeat whose text is long or not printable")
         if beat.in_trouble_with:
             check(len(beat.in_trouble_with) == 32, "a request is named by the 32 bytes of a SHA-256")
-            self._check_asked(beat.in_trouble_with.hex(), silo)
-            self._board.note(beat.in_trouble_with.hex(), silo, "in trouble")
-            log.warning("silo %s could not answer request %s", silo, beat.in_trouble_with.hex()[:12])
-        self._coordinator.registry.seen(silo, beat.doing)
-        return exchange_pb2.Receipt()
+            self._check_asked(beat.in_trouble_with.hex(), call)
+            self._board.note(beat.in_trouble_with.hex(), call.silo, "in trouble")
+            log.warning("silo %s could not answer request %s", call.silo, beat.in_trouble_with.hex()[:12])
+        self._coordinator.registry.seen(call.silo, beat.doing)
+        return exchange_pb2.Receipt().SerializeToString()
 
-    def _manifest(self, message: transfer_pb2.Manifest, silo: str) -> Manifest:
+    def _manifest(self, message: transfer_pb2.Manifest, call: Call) -> Manifest:
         manifest = Manifest.from_wire(message)
-        self._check_asked(manifest.request_id, silo)
+        self._check_asked(manifest.request_id, call)
         return manifest
 
-    def _check_asked(self, request_id: str, silo: str) -> None:
-        if self._board.row(request_id, silo) is None:
-            raise NotAsked(f"request {request_id[:12]} was not put to silo {silo} in this run")
+    def _check_asked(self, request_id: str, call: Call) -> None:
+        if self._board.row(request_id, call.silo) is None:
+            raise NotAsked(f"request {request_id[:12]} was not put to silo {call.silo} in this run")
 
 
-@contextmanager
-def _refusing(context: grpc.ServicerContext, who: str, method: str) -> Iterator[list[str]]:
-    """Turn what goes wrong into a status with one sentence, and a line in the log."""
-    known: list[str] = []
-
-    def refuse(code: grpc.StatusCode, why: str) -> NoReturn:
-        name = f"silo {known[0]}" if known else who
-        log.warning("refused %s by %s from %s: %s", method, name, context.peer(), why)
-        context.abort(code, why)
-        raise AssertionError
-
-    try:
-        yield known
-    except (DpddError, OSError) as error:
-        refuse(next(code for kind, code in _CODES if isinstance(error, kind)), one_line(error)[:1000])
-    except sqlite3.Error as error:  # the database is busy for too long, or closed because the server stops
-        refuse(grpc.StatusCode.UNAVAILABLE, f"the coordinator cannot use its database now ({one_line(error)})")
-    except grpc.RpcError:
-        log.info("%s by %s from %s broke off", method, f"silo {known[0]}" if known else who, context.peer())
-        raise
-
-
-def _transfer_status(manifest: Manifest, received: int, complete: bool) -> transfer_pb2.TransferStatus:
+def _transfer_status(manifest: Manifest, received: int, complete: bool) -> bytes:
     return transfer_pb2.TransferStatus(
         payload_sha256=bytes.fromhex(manifest.sha256), received=received, complete=complete
-    )
-
-
-def _requested_name(certificate_request: bytes) -> str:
-    """The name in a certificate request; used in the loopback demo only."""
-    try:
-        return _common_name(x509.load_der_x509_csr(certificate_request).subject)
-    except (ValueError, TypeError):
-        raise WireError("not a certificate request (PKCS#10)") from None
-
-
-def _common_name(name: x509.Name) -> str:
-    found = name.get_attributes_for_oid(NameOID.COMMON_NAME)
-    return str(found[0].value) if len(found) == 1 else ""
+    ).SerializeToString()

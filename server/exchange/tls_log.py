@@ -11,6 +11,7 @@ import os
 import re
 import sys
 import threading
+from contextlib import suppress
 
 log = logging.getLogger("dpdd.exchange")
 
@@ -64,4 +65,5 @@ def _read(reader: int, original: int) -> None:
             if why is not None:
                 log.warning("refused a connection: %s", why)
             elif not _CHATTER.match(line):
-                os.write(original, line.encode())
+                with suppress(OSError):  # nobody reads standard error any more; whoever writes to it must not block
+                    os.write(original, line.encode())

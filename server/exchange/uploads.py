@@ -6,25 +6,40 @@ every chunk: what a power cut could do to it, the SHA-256 at the end notices, an
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from dpdd.common.errors import IntegrityError, WireError
-from dpdd.common.wire.exchange import Manifest, Piece, check_chunk, checked_data
+from dpdd.common.errors import DpddError, IntegrityError, WireError
+from dpdd.common.wire.exchange import CHUNK, Manifest, Piece, check_chunk
+from dpdd.common.wire.parsing import check
 from dpdd.common.wire.release import StreamHash, inspect_signed
 from dpdd.server.exchange.board import Board
+from dpdd.server.exchange.calls import Call
+
+log = logging.getLogger("dpdd.exchange")
 
 AT_ONCE = 8
 """So many uploads write at a time; the others wait at their first chunk, which bounds the server's memory."""
 
-BEHIND = 32
-SYNC_EVERY = 1 << 23
+BEHIND = 16
+SYNC_EVERY = 1 << 25
+_TICK = 1.0
+
+
+@dataclass
+class _Turn:
+    """A silo's uploads: the one that holds the lock, and those that wait for it."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    calls: list[Call] = field(default_factory=list)
 
 
 class Uploads:
@@ -34,57 +49,65 @@ class Uploads:
         self._board = board
         self._slots = threading.BoundedSemaphore(AT_ONCE)
         self._lock = threading.Lock()
-        self._going: dict[Path, tuple[threading.Lock, Callable[[], None]]] = {}
-        self._writing: dict[Upload, Callable[[], None]] = {}
+        self._turns: dict[str, _Turn] = {}
+        self._writing: dict[Upload, Call] = {}
 
-    def received(self, manifest: Manifest, silo: str) -> tuple[int, bool]:
-        """How much of a payload is here, and whether it is stored for good."""
-        if self._stored(manifest, silo):
-            return manifest.size, True
-        path = self._path(manifest, silo)
-        size = path.stat().st_size if path.exists() else 0
-        return (size if size <= manifest.size else 0), False
+    def received(self, manifest: Manifest, call: Call) -> tuple[int, bool]:
+        """How much of a payload is here, and whether it is stored for good. Ends an upload of this silo: who asks has
+        lost its connection, and needs to know where that one really got to."""
+        with self._turn(call):
+            if self._stored(manifest, call.silo):
+                return manifest.size, True
+            path = self._path(manifest, call.silo)
+            size = path.stat().st_size if path.exists() else 0
+            return (size if size <= manifest.size else 0), False
 
     @contextmanager
-    def open(self, manifest: Manifest, silo: str, cancel: Callable[[], None]) -> Iterator[Upload | None]:
-        """An upload to go on with; None when the payload is stored already.
-
-        A silo that lost its connection comes back before the server has noticed: the newcomer cancels the other.
-        """
-        if self._stored(manifest, silo):
-            yield None
-            return
-        path = self._path(manifest, silo)
-        with self._lock:
-            before = self._going.get(path)
-            mine = threading.Lock()
-            mine.acquire()
-            self._going[path] = (mine, cancel)
-        try:
-            if before is not None:
-                before[1]()
-                if not before[0].acquire(timeout=30.0):
-                    raise IntegrityError("another upload of this payload does not end; try again")
-            for other in self._board.partial.glob(f"{_prefix(silo, manifest.request_id)}.*"):
+    def open(self, manifest: Manifest, call: Call) -> Iterator[Upload | None]:
+        """An upload to go on with; None when the payload is stored already."""
+        with self._turn(call):
+            if self._stored(manifest, call.silo):
+                yield None
+                return
+            path = self._path(manifest, call.silo)
+            for other in self._board.partial.glob(f"{_prefix(call.silo, manifest.request_id)}.*"):
                 if other != path:
                     other.unlink(missing_ok=True)  # one partial per request: a silo cannot fill the disk with them
-            with self._slots, Upload(path, manifest, silo, self._board) as upload:
-                self._writing[upload] = cancel
+            with self._slot(call), Upload(path, manifest, call.silo, self._board) as upload:
+                self._writing[upload] = call
                 try:
                     yield upload
                 finally:
                     del self._writing[upload]
+
+    def look_after(self, slow: float) -> None:
+        """End uploads of silos that were revoked, and those of which not even a chunk came in `slow` seconds."""
+        for upload, call in list(self._writing.items()):
+            try:
+                call.check()
+                check(time.monotonic() - upload.last < slow, f"less than {CHUNK} bytes came in {slow:g} s")
+            except DpddError as error:
+                log.warning("ended an upload by silo %s at byte %d: %s", call.silo, upload.received, error)
+                call.cancel()
+
+    @contextmanager
+    def _turn(self, call: Call) -> Iterator[None]:
+        """One upload per silo. A silo that lost its connection comes back before the server has noticed: the newcomer
+        ends those before it, and waits until they have put away what had arrived."""
+        with self._lock:
+            turn = self._turns.setdefault(call.silo, _Turn())
+            for other in turn.calls:
+                other.cancel()
+            turn.calls.append(call)
+        try:
+            with _held(turn.lock, call):
+                yield
         finally:
             with self._lock:
-                if self._going.get(path, (None, None))[0] is mine:
-                    del self._going[path]
-            mine.release()
+                turn.calls.remove(call)
 
-    def cancel_idle(self, seconds: float) -> None:
-        """End uploads that have sent nothing for so long: they keep others waiting."""
-        for upload, cancel in list(self._writing.items()):
-            if time.monotonic() - upload.last > seconds:
-                cancel()
+    def _slot(self, call: Call) -> AbstractContextManager[None]:
+        return _held(self._slots, call)
 
     def _stored(self, manifest: Manifest, silo: str) -> bool:
         digest = self._board.digest(manifest.request_id, silo)
@@ -103,73 +126,76 @@ class Upload:
         self._path, self._manifest, self._silo, self._board = path, manifest, silo, board
         self._file = path.open("ab+", buffering=0)
         self._digest = StreamHash()
+        self.received = self._noted = self._read_back()
         self.last = time.monotonic()
-        self.received = self._read_back()
-        self._writer, self._unsynced = ThreadPoolExecutor(1, thread_name_prefix="upload"), 0
+        self._beside, self._unsynced = ThreadPoolExecutor(1, thread_name_prefix="upload"), 0
         self._behind: deque[Future[None]] = deque()
-        self._damaged = False
 
     def __enter__(self) -> Upload:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._writer.shutdown()
+        self._beside.shutdown()
         self._file.close()
 
     def add(self, piece: Piece) -> None:
-        """Take the next chunk; WireError or IntegrityError when it (or one before) is not the next one, or damaged.
-
-        Checksum, writing and hashing happen beside receiving, a few chunks behind.
-        """
-        try:
-            check_chunk(piece, self._manifest, self.received)
-        except WireError:
-            self._drain()  # what was wrong with an earlier chunk comes first
-            raise
-        self.received += len(piece.data)
-        self.last = time.monotonic()
-        self._behind.append(self._writer.submit(self._write, piece))
-        while len(self._behind) > BEHIND:
-            self._behind.popleft().result()
-
-    def _drain(self) -> None:
-        while self._behind:
-            self._behind.popleft().result()
-
-    def _write(self, piece: Piece) -> None:
-        if self._damaged:
-            return
-        self._damaged = True
-        data = checked_data(piece)
-        if self._file.write(data) != len(data):
+        """Take the next chunk; WireError when it is not the next one. Hashing and syncing go on beside receiving."""
+        check_chunk(piece, self._manifest, self.received)
+        if self._file.write(piece.data) != len(piece.data):
             raise OSError("the coordinator's disk took only a part of a chunk")
-        self._damaged = False
+        self.received += len(piece.data)
+        if self.received - self._noted >= CHUNK:
+            self._noted, self.last = self.received, time.monotonic()
+        self._behind.append(self._beside.submit(self._take_in, piece.data))
+        self._catch_up(BEHIND)
+
+    def _take_in(self, data: memoryview) -> None:
         self._digest.update(data)
         self._unsynced += len(data)
-        if self._unsynced >= SYNC_EVERY:  # so that the last one, which everybody waits for, is short
-            os.fdatasync(self._file.fileno())
+        if self._unsynced >= SYNC_EVERY:  # now, so that the last time, for which everybody waits, is short
+            self._sync()
             self._unsynced = 0
+
+    def _catch_up(self, most_behind: int) -> None:
+        while len(self._behind) > most_behind:
+            self._behind.popleft().result()
+
+    def _sync(self) -> None:
+        """Make what was written durable, and let go of the memory that it takes meanwhile."""
+        try:
+            os.fdatasync(self._file.fileno())
+        except OSError:  # the kernel reports what it lost once, and then calls it clean: none of it is to be trusted
+            self.discard()
+            raise
+        os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
     def finish(self, release_key: bytes) -> None:
         """Check the whole payload, and move it into the store."""
-        self._drain()
+        self._catch_up(0)
         if self.received < self._manifest.size:
             raise WireError(
                 f"the upload ended after {self.received} of {self._manifest.size} bytes; it can go on from there"
             )
         try:
             if self._digest.hexdigest() != self._manifest.sha256:
-                raise IntegrityError("the payload does not have the SHA-256 in its manifest; it is sent from the start")
-            os.fsync(self._file.fileno())
+                raise IntegrityError(
+                    "the payload does not have the SHA-256 in its manifest: a chunk was altered, or another payload "
+                    "announced; it is sent from the start"
+                )
+            self._sync()
             stated = inspect_signed(self._path, release_key, self._digest.signed)
             if stated.silo != self._silo:
                 raise IntegrityError(f"a release by silo {stated.silo}, sent by silo {self._silo}")
             if stated.request_id != self._manifest.request_id:
                 raise IntegrityError(f"silo {self._silo} sent a release for another request")
         except (WireError, IntegrityError):
-            self._path.unlink(missing_ok=True)
+            self.discard()
             raise
         self._board.adopt(self._path, self._manifest.sha256, self._manifest.request_id, self._silo)
+
+    def discard(self) -> None:
+        """Keep nothing of it."""
+        self._path.unlink(missing_ok=True)
 
     def _read_back(self) -> int:
         """Hash what an earlier connection left; start over when it is too much."""
@@ -183,6 +209,18 @@ class Upload:
             self._digest = StreamHash()
             return 0
         return size
+
+
+@contextmanager
+def _held(lock: threading.Lock | threading.Semaphore, call: Call) -> Iterator[None]:
+    """Hold a lock, once it is free; waits only as long as somebody waits for us."""
+    while not lock.acquire(timeout=_TICK):
+        call.check()
+    try:
+        call.check()
+        yield
+    finally:
+        lock.release()
 
 
 def _prefix(silo: str, request_id: str) -> str:

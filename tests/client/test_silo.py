@@ -123,7 +123,7 @@ def test_counts_are_public_only_where_the_operator_typed_them_in(tmp_path: Path)
     assert release.public_counts == (20, 33, 7)
     settings = dp_merf.MethodSettings(features=16)
     for rule in ("sum", "precision"):
-        total = aggregate([release], dp_merf.layout(settings, 3), rule, settings)  # type: ignore[arg-type]
+        total = aggregate([release], dp_merf.layout(settings, 3), rule, settings.count_weight)  # type: ignore[arg-type]
         if rule == "sum":
             np.testing.assert_allclose(total.sums["count"][:, 0] / settings.count_weight, [20, 33, 7], atol=1e-4)
     (home / "silo.toml").write_text(declared.replace("cat = 7, ", ""))

@@ -1,9 +1,9 @@
 """An upload over loopback TLS beside a plain gRPC stream of the same bytes: ``python -m tests.exchange.bench_upload``.
 
 The plain stream has the same certificates, channel options and chunk size, and its server only counts bytes. The
-exchange's upload also has a checksum per chunk, a SHA-256 on both sides, a file that is synced, and the signature of
-the release checked before it is acknowledged. Server and sender are processes of their own; memory is the peak of the
-resident set while sending, above what the process had just before.
+exchange's upload also checks every chunk's place and size, hashes, writes and syncs a file, and checks the release's
+SHA-256 and signature before it acknowledges. Which of the two goes first alternates. Server and sender are processes of
+their own; memory is the peak of the resident set while sending, above what the process had just before.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -138,7 +139,7 @@ class Server:
 
 
 def measure(megabytes: int, repeats: int, folder: Path) -> list[dict[str, float]]:
-    """Plain and exchange in turn, `repeats` times; seconds and peaks of both."""
+    """Plain and exchange, each first in turn, `repeats` times; seconds and peaks of both."""
     from dpdd.client.join import join
     from dpdd.client.silo import Silo
     from dpdd.server.exchange.coordinator import Coordinator
@@ -159,7 +160,7 @@ def measure(megabytes: int, repeats: int, folder: Path) -> list[dict[str, float]
             payload = folder / "payload"
             payload.write_bytes(big_release(silo, request, megabytes * 1_000_000))
             row: dict[str, float] = {"megabytes": megabytes}
-            for kind in ("plain", "exchange"):
+            for kind in ("plain", "exchange") if repeat % 2 == 0 else ("exchange", "plain"):
                 server.tell("start")
                 port = server.ports[kind]
                 command = [sys.executable, "-m", "tests.exchange.bench_upload", "--send", kind, str(silo.folder)]
@@ -211,15 +212,21 @@ def main() -> None:
     cells = [
         [
             f"{row['megabytes']:.0f}",
-            *(f"{row[name]:.1f}" for name in names),
+            *(f"{row[name]:.2f}" if "CPU" in name else f"{row[name]:.1f}" for name in names),
             f"{row['exchange MB/s'] / row['plain MB/s']:.2f}",
         ]
         for row in rows
     ]
     print(table(["payload MB", *names, "ratio"], cells))
     for megabytes in options.megabytes:
-        ratios = sorted(row["exchange MB/s"] / row["plain MB/s"] for row in rows if row["megabytes"] == megabytes)
-        print(f"median ratio at {megabytes} MB: {ratios[len(ratios) // 2]:.2f}")
+        these = [row for row in rows if row["megabytes"] == megabytes]
+        paired = median(row["exchange MB/s"] / row["plain MB/s"] for row in these)
+        plain, ours = (median(row[f"{kind} MB/s"] for row in these) for kind in ("plain", "exchange"))
+        work = median(row["plain CPU s"] / row["exchange CPU s"] for row in these)
+        print(
+            f"{megabytes} MB: median ratio {paired:.2f}; ratio of the medians {ours / plain:.2f} "
+            f"({ours:.0f} and {plain:.0f} MB/s); of processor time, plain to exchange, {work:.2f}"
+        )
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     print(f"({os.cpu_count()} processors for sender, server and whatever else runs here: load {load}.")
     print("Memory is the growth of the resident set while sending; CPU is of both processes together.)")

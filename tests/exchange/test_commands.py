@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -13,18 +14,23 @@ import time
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from dpdd.client.cli import main as client
+from dpdd.client.join import _join_request
 from dpdd.client.silo import Silo
 from dpdd.common.errors import ConfigError
 from dpdd.common.progress import Console
 from dpdd.common.scenario import load_scenario
 from dpdd.common.wire.exchange import Token
 from dpdd.scenarios import loopback, simulate
+from dpdd.server import cli
 from dpdd.server.cli import main as server
-from dpdd.server.exchange import running
+from dpdd.server.exchange import authority, running, tls_log
+from dpdd.server.exchange.board import Board
 from dpdd.server.exchange.coordinator import Coordinator
-from dpdd.server.exchange.service import Address
+from dpdd.server.exchange.service import Address, ExchangeServer
+from dpdd.v1 import exchange_pb2
 from tests.client.silos import make_silo
 from tests.exchange.worlds import entries, until
 from tests.exchange.worlds import running as node_of
@@ -124,8 +130,10 @@ def test_from_init_to_an_exported_dataset(
         assert status["serving"]["port"] == where["port"] and len(status["runs"][str(run)]) == 3
         until(lambda: sum(row["state"] == "released" for row in states(capsys, run, home)) == 2)
     assert thread.is_alive()  # it waits for the third
+    (home / "runs" / "not-a-run").mkdir()
     assert server(["status", "--coordinator", str(home)]) == 0
-    assert f"awaited: {silos[2].settings.name}" in said(capsys)
+    assert f"awaited: {silos[2].settings.name}" in (text := said(capsys)) and "request           stage  silo" in text
+    assert {row["stage"] for row in states(capsys, run, home)} == {0}
     with node_of(silos[2], address=address):
         thread.join(90.0)
     assert not thread.is_alive() and not errors, errors
@@ -134,6 +142,7 @@ def test_from_init_to_an_exported_dataset(
     out = tmp_path / "published"
     assert server(["export", str(run), "--out", str(out)]) == 0
     assert server(["verify", str(out)]) == 0
+    assert not list(out.glob("**/*.sqlite"))  # who verifies a published folder leaves nothing in it
     assert not list(out.glob("**/*.key")) and "there is something" in failed(
         capsys, server, "export", run, "--out", out
     )
@@ -208,6 +217,9 @@ def test_commands_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[s
     path = scenario(tmp_path)
     demo = ["run", path, "--coordinator", home, "--loopback-demo", "--bind", "0.0.0.0"]
     assert "127.0.0.1 and nowhere else" in failed(capsys, server, *demo)
+    for minutes in (float("nan"), float("inf"), -1.0):
+        with pytest.raises(ConfigError, match="0 minutes or more"):
+            running.patience_of(load_scenario(str(path)), minutes)
     assert "no run was started here" in failed(capsys, server, "resume", tmp_path / "nothing", "--coordinator", home)
     assert "there is no store" in failed(capsys, server, "status", tmp_path, "--coordinator", home)
     (home / "state" / "authority.key").chmod(0o644)
@@ -222,6 +234,48 @@ def test_commands_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[s
     )
 
 
+def test_the_log_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = logging.getLogger("dpdd.exchange")
+    before = log.handlers[:], log.level, log.propagate
+    monkeypatch.setattr(cli, "LOG_BYTES", 2000)
+    try:
+        cli._log_to(tmp_path / "exchange.log")
+        for number in range(1000):
+            log.info("refused somebody for the %dth time", number)
+    finally:
+        log.handlers[:], log.level, log.propagate = before
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 5 * 2000
+    assert "the 999th time" in (tmp_path / "exchange.log").read_text()
+
+
+def test_a_server_whose_certificate_expired_says_so_before_it_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(authority, "SERVER_DAYS", -1)
+    coordinator = Coordinator.initialise(tmp_path)
+    board = Board(tmp_path / "store")
+    with pytest.raises(ConfigError, match=r"certificate expired on .* renews it"):
+        ExchangeServer(coordinator, board, Address())
+    monkeypatch.undo()
+    coordinator.close()
+    coordinator = Coordinator.initialise(tmp_path)
+    with ExchangeServer(coordinator, board, Address()):
+        pass
+    board.close()
+    coordinator.close()
+
+
+def test_a_broken_standard_error_does_not_stop_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    reader, writer = os.pipe()
+    gone, closed = os.pipe()
+    os.close(gone)
+    os.write(writer, b"something else\nE Handshake failed with error X: HTTP_REQUEST\n")
+    os.close(writer)
+    tls_log._read(reader, closed)
+    os.close(closed)
+    assert "it does not speak TLS" in caplog.text
+
+
 def loopback_port() -> int:
     import socket
 
@@ -230,9 +284,14 @@ def loopback_port() -> int:
         return port
 
 
-def test_the_true_system_on_loopback_stops_what_it_started(tmp_path: Path) -> None:
+def test_the_true_system_on_loopback_stops_what_it_started(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, before = scenario(tmp_path), children()
-    metrics = loopback.run(str(path), load_scenario(str(path)), tmp_path / "run", Console(quiet=True), noise_seed=3)
+    half_joined(
+        simulate.set_up(load_scenario(str(path)), tmp_path / "run", Console(quiet=True), 3)[0], tmp_path / "run"
+    )
+    metrics = loopback.run(str(path), load_scenario(str(path)), tmp_path / "run", Console(), noise_seed=3)
+    relayed = capsys.readouterr().err
+    assert "server   │ waiting for" in relayed and "accountant" not in relayed  # `dpdd-sim` shows the result itself
     assert [row["silo"] for row in metrics["privacy"]] == ["east", "north"]
     assert set(children()) <= set(before)  # earlier tests may have left multiprocessing's own tracker
     in_process = simulate.run(
@@ -240,6 +299,14 @@ def test_the_true_system_on_loopback_stops_what_it_started(tmp_path: Path) -> No
     )
     assert in_process["dataset"] == metrics["dataset"]  # the same releases, so the same images
     assert server(["verify", str(tmp_path / "run")]) == 0
+
+
+def half_joined(silo: Silo, folder: Path) -> None:
+    """The coordinator gave a certificate, and then the silo died before it wrote anything down."""
+    coordinator = Coordinator.initialise(folder / "coordinator")
+    request = _join_request(silo, ec.generate_private_key(ec.SECP256R1()), coordinator.enrol(silo.settings.name))
+    coordinator.join(exchange_pb2.JoinRequest.FromString(request), 1)
+    coordinator.close()
 
 
 def test_loopback_stops_everything_when_interrupted_and_when_it_fails(tmp_path: Path) -> None:

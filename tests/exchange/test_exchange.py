@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import stat
+import subprocess
+import sys
 import threading
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from dpdd.client.channel import Files
 from dpdd.client.cli import main as client
 from dpdd.client.join import join
 from dpdd.client.silo import Silo
@@ -17,6 +20,7 @@ from dpdd.common import flower
 from dpdd.common.errors import DpddError, IntegrityError
 from dpdd.common.wire.answer import Reason, Refusal, SignedReleaseBytes, decode_answer
 from dpdd.server.exchange.grid import ExchangeGrid, Patience
+from dpdd.server.store import Store
 from tests.client.silos import make_request, make_silo
 from tests.exchange.worlds import World, entries, running, until, world
 
@@ -99,6 +103,23 @@ def test_a_token_is_good_once_and_not_for_ever(tmp_path: Path) -> None:
         assert [s.name for s in here.coordinator.registry.silos() if s.joined] == ["north"]
 
 
+def test_a_silo_with_another_name_does_not_cost_the_token(tmp_path: Path) -> None:
+    with world(tmp_path) as here:
+        token = here.coordinator.enrol("north")
+        with pytest.raises(IntegrityError, match=r"the token is for silo 'north', and this silo is called 'south'"):
+            join(make_silo(tmp_path / "south"), f"127.0.0.1:{here.join_port}", token)
+        assert not here.coordinator.registry.silos()[0].joined
+        join(make_silo(tmp_path / "north"), f"127.0.0.1:{here.join_port}", token)
+        assert here.coordinator.registry.silos()[0].joined
+
+
+def test_the_port_may_be_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with world(tmp_path) as here:
+        monkeypatch.setattr("dpdd.client.join.JOIN_PORT", here.join_port)
+        pinned = join(make_silo(tmp_path / "north"), "127.0.0.1", here.coordinator.enrol("north"))
+        assert pinned.address == f"127.0.0.1:{here.port}"
+
+
 def test_a_token_of_another_coordinator_sends_nothing(tmp_path: Path) -> None:
     with world(tmp_path / "a") as here, world(tmp_path / "b") as other:
         silo = make_silo(tmp_path / "north")
@@ -168,6 +189,53 @@ def test_half_the_silos_never_answer(tmp_path: Path) -> None:
         assert all(entries(silo) == ["open", "reserve", "commit"] for silo in silos)
 
 
+def test_a_request_that_was_refused_is_put_again_on_the_same_connection(tmp_path: Path) -> None:
+    with world(tmp_path) as here:
+        poor = here.silo("poor", epsilon=0.25)
+        with running(poor):
+            for _ in range(2):
+                answer = ask(grid_of(here), make_request(epsilon=1.0).encode())["poor"]
+                assert isinstance(answer, Refusal) and answer.reason is Reason.OVER_BUDGET
+
+
+def test_a_revoked_silo_is_not_waited_for_and_not_used_again(tmp_path: Path) -> None:
+    with world(tmp_path) as here:
+        east, west = here.silo("east"), here.silo("west")
+        registry, request = here.coordinator.registry, make_request()
+        grid = ExchangeGrid(here.board, registry.roster(), Patience(300.0), revoked=registry.revoked)
+        answers: dict[str, object] = {}
+        asking = threading.Thread(target=lambda: answers.update(ask(grid, request.encode())))
+        with running(east):
+            asking.start()
+            until(lambda: here.board.digest(request.id, "east"))
+            registry.revoke("west")
+            asking.join(30.0)
+        assert answers["west"] == "was revoked before it answered" and not asking.is_alive()
+        store = Store(tmp_path / "run" / "store")
+        assert [release.silo for release in store.releases(request.id, registry.roster())] == ["east"]
+        registry.revoke("east")
+        assert store.releases(request.id, registry.roster()) == []  # a run that is made again goes on without it
+        assert list(store.digests(request.id)) == ["east"]  # but it stays
+        store.close()
+        assert entries(west) == ["open"]
+
+
+def test_a_run_is_served_by_one_process(tmp_path: Path) -> None:
+    with world(tmp_path):
+        store = str(tmp_path / "run" / "store")
+        script = f"import pathlib, dpdd.server.exchange.board as board; board.Board(pathlib.Path({store!r}))"
+        second = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+        assert "another dpdd-server serves this run" in second.stderr
+
+
+def test_what_is_acknowledged_survives_a_power_cut(tmp_path: Path) -> None:
+    """SQLite's FULL does not sync the folder after a commit: a journal that comes back would undo it. EXTRA does."""
+    with world(tmp_path) as here:
+        for database in (here.coordinator.registry._db, here.board._store._db):
+            assert database.execute("PRAGMA synchronous").fetchone() == (3,)
+            assert database.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+
+
 def test_either_side_restarts(tmp_path: Path) -> None:
     with world(tmp_path) as here:
         silo = here.silo("north")
@@ -195,9 +263,17 @@ def test_a_demo_lets_anybody_join_but_only_on_loopback(tmp_path: Path) -> None:
             join(silo, "example.org:1", None)
         with pytest.raises(DpddError, match="nowhere else"):
             ExchangeServer(here.coordinator, here.board, Address("0.0.0.0"), open_enrolment=True)
-        with ExchangeServer(here.coordinator, here.board, Address(), open_enrolment=True) as demo:
+        with here.serving_anybody() as demo:
             join(silo, f"127.0.0.1:{demo.join_port}", None)
         assert Silo(silo.folder).settings.coordinator is not None
+        certificate = Files(silo.folder).certificate.read_bytes()
+        with (
+            world(tmp_path / "other") as other,
+            other.serving_anybody() as demo,
+            pytest.raises(IntegrityError, match="pins a coordinator"),
+        ):
+            join(Silo(silo.folder), f"127.0.0.1:{demo.join_port}", None)
+        assert Files(silo.folder).certificate.read_bytes() == certificate
 
 
 def test_requests_that_wait_do_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

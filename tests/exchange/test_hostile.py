@@ -169,8 +169,8 @@ def altered_chunk(part: bytes, **changes: object) -> bytes:
     [
         ("replayed", "replayed chunk"),
         ("missing", "a chunk is missing"),
-        ("altered", "altered or truncated chunk"),
-        ("truncated", "altered or truncated chunk"),
+        ("altered", "a chunk was altered"),
+        ("truncated", "a truncated chunk: it has 99 of 100 bytes"),
         ("empty", "1 to"),
         ("beyond", "beyond the size"),
         ("of another payload", "another payload"),
@@ -198,7 +198,7 @@ def test_chunks(
         case "truncated":
             sent[2] = altered_chunk(sent[2], data=exchange_pb2.UploadPart.FromString(sent[2]).chunk.data[:-1])
         case "empty":
-            sent[2] = altered_chunk(sent[2], data=b"", crc32=0)
+            sent[2] = altered_chunk(sent[2], data=b"", size=0)
         case "beyond":
             manifest = Manifest(manifest_for(data, request.id).sha256, len(data) - 1, request.id)
             sent[0] = exchange_pb2.UploadPart(manifest=manifest.to_wire()).SerializeToString()
@@ -340,7 +340,7 @@ def test_a_silo_cannot_pose_as_the_coordinator(tmp_path: Path) -> None:
     with world(tmp_path) as mine:
         north, south = mine.silo("north"), mine.silo("south")
         files = Files(south.folder)
-        pose = grpc.server(mine.server._pool)
+        pose = grpc.server(mine.server._pools[0])
         port = pose.add_secure_port(
             "127.0.0.1:0", grpc.ssl_server_credentials([(files.private(), files.certificate.read_bytes())])
         )

@@ -50,6 +50,10 @@ class World:
     def stop(self) -> None:
         self.server.stop(0.2)
 
+    def serving_anybody(self) -> ExchangeServer:
+        """A second server, in the loopback demo."""
+        return ExchangeServer(self.coordinator, self.board, Address(), open_enrolment=True)
+
     def silo(self, name: str, **options: object) -> Silo:
         """A silo that joined."""
         silo = make_silo(self.folder / name, **options)  # type: ignore[arg-type]

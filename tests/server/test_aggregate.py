@@ -207,14 +207,15 @@ def test_releases_with_different_epsilon_add_up_and_are_weighed(tmp_path: Path) 
     ]
     noise = [noise_of(release) for release in releases]
     assert noise[0] > 5 * noise[1]
-    settings = dp_merf.MethodSettings(features=16)
+    weight = dp_merf.MethodSettings(features=16).count_weight
     for rule in ("sum", "precision"):
-        found = aggregate(releases, LAYOUT, rule, settings)  # type: ignore[arg-type]
+        found = aggregate(releases, LAYOUT, rule, weight)  # type: ignore[arg-type]
         assert found.noise == pytest.approx(float(np.hypot(*noise)))
-    added, weighed = (aggregate(releases, LAYOUT, rule, settings).sums for rule in ("sum", "precision"))  # type: ignore[arg-type]
+    added, weighed = (aggregate(releases, LAYOUT, rule, weight).sums for rule in ("sum", "precision"))  # type: ignore[arg-type]
     np.testing.assert_array_equal(added["embedding"], add_up(releases, LAYOUT).sums["embedding"])
     assert not np.allclose(added["embedding"], weighed["embedding"])
     with pytest.raises(ConfigError, match="no class counts"):
-        aggregate(releases, LAYOUT, "precision", object())
+        aggregate(releases, LAYOUT, "precision", None)
+    np.testing.assert_array_equal(aggregate(releases, LAYOUT, "sum", None).sums["count"], added["count"])
     with pytest.raises(ConfigError, match="one count per class"):
         combine([{"sums": np.zeros((2, 4))}], [1.0], Layout((class_segment("sums", 4, 2),)), WEIGHT)

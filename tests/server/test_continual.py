@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import io
 import json
+import shutil
+from contextlib import redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from dpdd.client.app import make_app
 from dpdd.client.silo import Silo
 from dpdd.common import datasets
 from dpdd.common.datasets import LabelledImages
-from dpdd.common.errors import ConfigError
+from dpdd.common.errors import ConfigError, DataError, IntegrityError
+from dpdd.common.models.backbone import Provenance, build, save
+from dpdd.common.models.convnet import ConvNetArchitecture
 from dpdd.common.progress import Console
 from dpdd.common.scenario import ContinualSection, load_scenario, task_of, task_silo
-from dpdd.common.synthesis.dataset import SyntheticSet
+from dpdd.common.synthesis.dataset import TEACHER, SyntheticSet, file_sha256
 from dpdd.common.wire.release import open_signed
 from dpdd.scenarios.cli import main
 from dpdd.scenarios.inprocess import InProcessGrid
-from dpdd.server import continual
+from dpdd.server import continual, evaluate
 from dpdd.server.cli import main as server
 from dpdd.server.continual import join, of_classes, summary
+from dpdd.server.downstream import learners, public_backbone
+from dpdd.server.evaluate import accuracy
 from dpdd.server.pipeline import Run
 from dpdd.server.roster import Roster
 
@@ -77,12 +86,15 @@ def test_every_record_is_in_one_release_and_every_task_has_its_own_budget(finish
 
 def test_metrics_hold_the_matrix_the_figures_and_the_ceiling(finished: Path) -> None:
     metrics = json.loads((finished / "metrics.json").read_text())
-    found = metrics["continual"]
-    assert [len(row) for row in found["matrix"]] == [1, 2] and [len(task) for task in found["tasks"]] == [5, 5]
+    joint, found = metrics["continual"]["joint"], metrics["continual"]["learners"]["convnet"]
+    assert metrics["continual"]["learners"].keys() == {"convnet"}, "DP-MERF's releases contain no classifier"
+    assert [len(row) for row in found["matrix"]] == [1, 2] and [
+        len(task) for task in metrics["continual"]["tasks"]
+    ] == [5, 5]
     assert found["average"] == pytest.approx(np.mean(found["matrix"][-1]))
     assert found["forgetting"] == pytest.approx(found["matrix"][0][0] - found["matrix"][1][0])
     assert found["seen"][-1] == pytest.approx(metrics["accuracy"]["convnet"]["mean"])
-    assert len(metrics["accuracy"]["convnet"]["runs"]) == 2 == len(found["joint"]["runs"])
+    assert len(metrics["accuracy"]["convnet"]["runs"]) == 2 == len(joint["runs"])
     made = SyntheticSet.load(finished / "dataset")
     assert np.bincount(made.labels).tolist() == [3] * 10
     assert made.classes == datasets.load("fashion-slice", "test").classes
@@ -143,3 +155,161 @@ def test_a_task_without_a_silo_is_an_error(tmp_path: Path) -> None:
     run = Run(scenario, tmp_path / "run", Roster({"north-task-1": bytes(32)}), Console(quiet=True))
     with pytest.raises(ConfigError, match="task 2"):
         continual.learn(run, InProcessGrid.of(make_app(), []))
+
+
+# A teacher for all tasks
+
+TAUGHT = """
+name = "taught"
+[data]
+dataset = "fashion-slice"
+silos = 2
+records_per_silo = 500
+[privacy]
+epsilon = inf
+[method]
+name = "sps"
+[method.settings]
+backbone = "{backbone}"
+features = 8
+picture = 5
+stages = {stages}
+[synthesis]
+images_per_class = 2
+[synthesis.settings]
+steps = 2
+batch_per_class = 2
+[evaluation]
+runs = 2
+downstream = ["convnet", "fine-tune"]
+width = 4
+steps = 2
+batch = 8
+lessons = 100
+[evaluation.fine_tune]
+steps = 2
+batch = 8
+"""
+
+
+@pytest.fixture(scope="module")
+def taught(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The same records without noise: in two tasks of two stages, and all classes at once in one stage."""
+    folder = tmp_path_factory.mktemp("taught")
+    torch.manual_seed(1)
+    shape = ConvNetArchitecture(channels=1, height=28, width=28, classes=3, widths=(4, 8), pool_after=(1, 2))
+    network = build(shape).eval()
+    with torch.no_grad():
+        network.whitening.fit(network.features(torch.rand(300, 1, 28, 28)))
+    save(folder / "tiny", network, Provenance("noise", "none", 0.0, "none", 0))
+    trainings: list[int] = []
+    train = evaluate._train
+
+    def counted(made: SyntheticSet, *rest: Any) -> Any:
+        trainings.append(len(made))
+        return train(made, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluate, "_train", counted)
+        for name, stages, more in (("tasks", 2, "[continual]\ntasks = 2\njoint = false\n"), ("once", 1, "")):
+            file, out = folder / f"{name}.toml", folder / name
+            file.write_text(TAUGHT.format(backbone=folder / "tiny", stages=stages) + more)
+            trainings.clear()
+            with redirect_stdout(io.StringIO()) as shown:
+                assert main(["run", str(file), "--out", str(out), "--quiet"]) == 0
+            (out / "shown.txt").write_text(shown.getvalue())
+            (out / "trainings.json").write_text(json.dumps(trainings))
+    return {name: folder / name for name in ("tasks", "once")}
+
+
+def metrics_of(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "metrics.json").read_text())
+
+
+def test_the_teacher_of_all_tasks_is_the_ridge_of_all_classes_at_once(taught: dict[str, Path]) -> None:
+    """Class sums and second moments add up exactly; the tasks' second stages, about their own classes, are left out."""
+    tasks, once = (SyntheticSet.load(taught[name] / "dataset") for name in ("tasks", "once"))
+    assert tasks.teacher is not None and once.teacher is not None and tasks.classes == once.classes
+    scale = np.abs(once.teacher.weights).max()
+    np.testing.assert_allclose(tasks.teacher.weights, once.teacher.weights, rtol=1e-5, atol=1e-5 * scale)
+    assert tasks.teacher.portrait == once.teacher.portrait and tasks.teacher.backbone == once.teacher.backbone
+    assert metrics_of(taught["tasks"])["accuracy"]["teacher"] == metrics_of(taught["once"])["accuracy"]["teacher"]
+
+
+def test_every_learner_has_its_figures_per_step_and_learns_lessons(taught: dict[str, Path]) -> None:
+    metrics, test = metrics_of(taught["tasks"]), datasets.load("fashion-slice", "test")
+    found = metrics["continual"]["learners"]
+    assert list(found) == list(metrics["accuracy"]) == ["convnet", "fine-tune", "teacher"]
+    for name, figures in found.items():
+        assert [len(row) for row in figures["matrix"]] == [1, 2]
+        assert figures["seen"][-1] == pytest.approx(metrics["accuracy"][name]["mean"])
+    assert [metrics["accuracy"][name].get("labels") for name in found] == ["lessons", "lessons", None]
+    made = SyntheticSet.load(taught["tasks"] / "dataset")
+    assert made.teacher is not None and found["teacher"]["seen"][0] > 0.5
+    for task, share in zip(metrics["continual"]["tasks"], found["teacher"]["matrix"][-1], strict=True):
+        part = test.subset(np.isin(test.labels, [test.classes.index(name) for name in task]))
+        assert share == pytest.approx(accuracy([made.teacher.logits], part).mean)
+
+
+def test_networks_are_trained_once_per_step(taught: dict[str, Path]) -> None:
+    """Two runs each, on the ten images of the first task and then on all twenty."""
+    assert json.loads((taught["tasks"] / "trainings.json").read_text()) == [10, 10, 20, 20]
+
+
+def test_results_are_printed_as_tables(taught: dict[str, Path]) -> None:
+    lines = (taught["tasks"] / "shown.txt").read_text().splitlines()
+    metrics = metrics_of(taught["tasks"])
+    (first,) = [line for line in lines if line.startswith("fine-tuned tiny  ") and "lessons by the teacher" in line]
+    score = metrics["accuracy"]["fine-tune"]
+    assert first.endswith(f"{100 * score['mean']:.1f} ± {100 * score['std']:.1f}")
+    (last,) = [line for line in lines if line.startswith("teacher  ") and "the releases" not in line]
+    figures = metrics["continual"]["learners"]["teacher"]
+    expected = [f"{100 * share:.1f}" for share in (*figures["seen"], figures["forgetting"])]
+    assert last.split()[1:] == expected
+    assert any(line.startswith("ConvNet from scratch  ") for line in lines)
+
+
+def test_anybody_can_measure_again(taught: dict[str, Path]) -> None:
+    """The dataset's folder and the scenario are enough."""
+    scenario = load_scenario(str(taught["once"].with_suffix(".toml")))
+    made, public = SyntheticSet.load(taught["once"] / "dataset"), public_backbone(scenario)
+    test = datasets.load("fashion-slice", "test")
+    found = learners(made, scenario.evaluation, public, scenario.seed)
+    expected = {name: score["runs"] for name, score in metrics_of(taught["once"])["accuracy"].items()}
+    assert list(found) == list(expected) == ["convnet", "fine-tune", "teacher"]
+    for name, each in found.items():
+        assert accuracy(each, test).runs == pytest.approx(expected[name], abs=2e-3), name
+
+
+def test_verify_checks_the_teacher(taught: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(taught["tasks"], folder)
+    card, path = json.loads((folder / "card.json").read_text()), folder / "dataset" / TEACHER
+    assert card["teacher_sha256"] == file_sha256(path)
+    assert f"`dataset/{TEACHER}`" in (folder / "CARD.md").read_text()
+    assert card["teacher_sha256"] in (folder / "CARD.md").read_text()
+    assert server(["verify", str(folder)]) == 0
+    assert f"its teacher ({card['teacher_sha256'][:16]}…)" in capsys.readouterr().out
+    assert server(["export", str(folder), "--out", str(tmp_path / "public")]) == 0
+    assert server(["verify", str(tmp_path / "public")]) == 0
+    kept = path.read_bytes()
+
+    def complaint(code: int) -> str:
+        for command in (["verify", str(folder)], ["export", str(folder), "--out", str(tmp_path / "not")]):
+            assert server(command) == code
+        assert not (tmp_path / "not").exists()
+        return capsys.readouterr().err
+
+    path.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
+    assert "the teacher is not the one in the card" in complaint(IntegrityError.exit_code)
+    path.unlink()
+    assert "the teacher that the card names is missing" in complaint(DataError.exit_code)
+    path.write_bytes(kept)
+    del card["teacher_sha256"]
+    (folder / "card.json").write_text(json.dumps(card))
+    assert "the card names no teacher" in complaint(IntegrityError.exit_code)
+
+
+def test_a_set_without_a_teacher_has_none_in_its_card(finished: Path) -> None:
+    assert "teacher_sha256" not in json.loads((finished / "card.json").read_text())
+    assert TEACHER not in (finished / "CARD.md").read_text()

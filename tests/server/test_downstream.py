@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,28 +13,36 @@ from pydantic import ValidationError
 
 from dpdd.common.datasets import LabelledImages
 from dpdd.common.errors import ConfigError, DataError
+from dpdd.common.models.backbone import Backbone, Provenance, load, save
 from dpdd.common.models.convnet import ConvNet, ConvNetArchitecture
 from dpdd.common.models.tapped import FeatureNet
-from dpdd.common.scenario import EvaluationSection
+from dpdd.common.scenario import EvaluationSection, FineTuneSettings, ProbeSettings, Scenario, load_scenario
 from dpdd.common.synthesis.dataset import SyntheticSet
-from dpdd.server import downstream
+from dpdd.common.synthesis.portrait import Portrait
+from dpdd.common.synthesis.teacher import Teacher
 from dpdd.server.downstream import (
-    FineTuneSettings,
-    ProbeSettings,
-    alone,
+    described,
     ensemble,
     fine_tune,
     fine_tuned,
+    learners,
     linear_probe,
-    probabilities,
+    public_backbone,
     together,
 )
-from dpdd.server.evaluate import Accuracy, convnet_accuracy, mix, targets
+from dpdd.server.evaluate import Accuracy, accuracy, convnet_accuracy, labels_of, mix, targets
 
 CLASSES = ("top", "bottom", "middle")
-PROBE = ProbeSettings(copies=2)
-TUNE = FineTuneSettings(steps=25, batch=32, learning_rate=0.01)
-CONVNET = EvaluationSection(runs=1, width=8, steps=30, batch=32, learning_rate=0.01)
+PROBE = EvaluationSection(probe=ProbeSettings(copies=2))
+
+
+def tune(runs: int = 1, **changes: float) -> EvaluationSection:
+    settings = {"steps": 25, "batch": 32, "learning_rate": 0.01} | changes
+    return EvaluationSection(runs=runs, fine_tune=FineTuneSettings.model_validate(settings))
+
+
+TUNE = tune()
+CONVNET = EvaluationSection(runs=1, width=8, steps=60, batch=32, learning_rate=0.01)
 
 
 def pictures(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -69,12 +79,18 @@ def made(labels: Callable[[np.ndarray], np.ndarray] = lambda labels: labels, sof
 
 TEST = LabelledImages(*pictures(90, 2), CLASSES)
 
+
+def probabilities(network: FeatureNet) -> torch.Tensor:
+    with torch.no_grad():
+        return network(torch.from_numpy(TEST.images).float() / 255).softmax(1)
+
+
 Judge = Callable[[SyntheticSet, FeatureNet], Accuracy]
 JUDGES: dict[str, Judge] = {
     "linear probe": lambda data, network: linear_probe(data, network, TEST, PROBE, seed=0),
     "fine-tuning": lambda data, network: fine_tune(data, network, TEST, TUNE, seed=0),
-    "AdamW alone": lambda data, network: fine_tune(data, network, TEST, TUNE.model_copy(update={"rho": 0.0}), seed=0),
-    "ensemble": lambda data, network: ensemble(data, network, TEST, TUNE.model_copy(update={"runs": 2}), seed=0),
+    "AdamW alone": lambda data, network: fine_tune(data, network, TEST, tune(rho=0.0), seed=0),
+    "ensemble": lambda data, network: ensemble(data, network, TEST, tune(runs=2), seed=0),
     "ConvNet": lambda data, network: convnet_accuracy(data, TEST, CONVNET, seed=0),
     "ConvNet, mixup": lambda data, network: convnet_accuracy(data, TEST, CONVNET, seed=0, mixup=0.3),
 }
@@ -96,14 +112,13 @@ def test_certain_soft_labels_are_hard_labels(backbone: FeatureNet) -> None:
     images, labels = pictures(30, 1)
     hard = SyntheticSet(images, labels, CLASSES)
     soft = SyntheticSet(images, labels, CLASSES, np.eye(3, dtype=np.float32)[labels])
-    few = TUNE.model_copy(update={"steps": 4})
-    one, two = (probabilities(fine_tuned(data, backbone, few, seed=1)[0], TEST) for data in (hard, soft))
+    one, two = (probabilities(fine_tuned(data, backbone, tune(steps=4), seed=1)[0]) for data in (hard, soft))
     torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-5)
 
 
 def test_fine_tuned_networks_are_as_sure_as_their_labels(backbone: FeatureNet) -> None:
     sure = {
-        soft: float(probabilities(fine_tuned(made(soft=soft), backbone, TUNE, 0)[0], TEST).amax(1).mean())
+        soft: float(probabilities(fine_tuned(made(soft=soft), backbone, TUNE, 0)[0]).amax(1).mean())
         for soft in (0.6, 0.95)
     }
     assert abs(sure[0.6] - 0.6) < 0.1 and sure[0.95] > 0.8
@@ -112,7 +127,7 @@ def test_fine_tuned_networks_are_as_sure_as_their_labels(backbone: FeatureNet) -
 @pytest.mark.parametrize("rho", [0.0, 0.05])
 def test_fine_tuning_leaves_batchnorm_statistics_and_the_backbone_alone(rho: float, backbone: FeatureNet) -> None:
     before = {name: tensor.clone() for name, tensor in backbone.state_dict().items()}
-    settings = TUNE.model_copy(update={"steps": 3, "rho": rho})
+    settings = tune(steps=3, rho=rho)
     after = fine_tuned(made(), backbone, settings, seed=0)[0].state_dict()
     assert all(tensor.equal(before[name]) for name, tensor in backbone.state_dict().items())
     running = [name for name in before if "running" in name or "tracked" in name or name.startswith("whitening")]
@@ -122,30 +137,30 @@ def test_fine_tuning_leaves_batchnorm_statistics_and_the_backbone_alone(rho: flo
 
 
 def test_results_repeat_for_a_seed_and_differ_between_runs(backbone: FeatureNet) -> None:
-    settings = TUNE.model_copy(update={"steps": 3, "runs": 2})
+    settings = tune(runs=2, steps=3)
     state = torch.random.get_rng_state()
-    first = [probabilities(network, TEST) for network in fine_tuned(made(), backbone, settings, seed=4)]
+    first = [probabilities(network) for network in fine_tuned(made(), backbone, settings, seed=4)]
     assert torch.random.get_rng_state().equal(state)
     torch.rand(3)
-    again = [probabilities(network, TEST) for network in fine_tuned(made(), backbone, settings, seed=4)]
+    again = [probabilities(network) for network in fine_tuned(made(), backbone, settings, seed=4)]
     assert first[0].equal(again[0]) and first[1].equal(again[1]) and not first[0].equal(first[1])
     scores = [linear_probe(made(), backbone, TEST, PROBE, seed=4).runs for _ in range(2)]
     assert scores[0] == scores[1]
 
 
-def test_an_ensemble_averages_probabilities(backbone: FeatureNet, monkeypatch: pytest.MonkeyPatch) -> None:
-    networks = fine_tuned(made(), backbone, TUNE.model_copy(update={"steps": 1, "runs": 3}), seed=0)
-    assert torch.allclose(probabilities(networks[0], TEST).sum(1), torch.ones(90))
-    # Means say 0, 2; a vote would say 1, 2, and the smallest probability 0, 1.
-    answers = {
-        id(networks[0]): [[0.98, 0.02, 0.0], [0.9, 0.1, 0.0]],
-        id(networks[1]): [[0.06, 0.5, 0.44], [0.05, 0.3, 0.65]],
-        id(networks[2]): [[0.06, 0.5, 0.44], [0.05, 0.3, 0.65]],
-    }
-    monkeypatch.setattr(downstream, "probabilities", lambda network, test: torch.tensor(answers[id(network)]))
+def test_an_ensemble_averages_probabilities() -> None:
+    # Means say 0, 2; a vote would say 1, 2, the smallest probability 0, 1, a mean of logits 1, 1.
+    chances = [
+        [[0.979, 0.02, 0.001], [0.9, 0.099, 0.001]],
+        [[0.06, 0.5, 0.44], [0.05, 0.3, 0.65]],
+        [[0.06, 0.5, 0.44], [0.05, 0.3, 0.65]],
+    ]
+    logits = [torch.tensor(rows).log() + 3.0 for rows in chances]
+    members = [lambda images, answer=answer: answer for answer in logits]
     two = LabelledImages(TEST.images[:2], np.array([0, 2]), CLASSES)
-    assert alone(networks, two).runs == (0.5, 0.5, 0.5)
-    assert together(networks, two).runs == (1.0,)
+    assert accuracy(members, two).runs == (0.5, 0.5, 0.5)
+    assert accuracy([together(members)], two).runs == (1.0,)
+    torch.testing.assert_close(together(members)(torch.rand(2, 1, 12, 12)), torch.tensor(chances).mean(0))
 
 
 def test_mixing_keeps_images_and_labels_together() -> None:
@@ -197,3 +212,172 @@ def test_sets_that_do_not_fit_get_one_sentence(backbone: FeatureNet) -> None:
         FineTuneSettings(steps=0)
     with pytest.raises(ValidationError):
         ProbeSettings.model_validate({"copys": 2})
+
+
+# All that a scenario asks for
+
+
+@pytest.fixture
+def public(backbone: FeatureNet, tmp_path: Path) -> Backbone:
+    """The same network as a file, which a teacher can name."""
+    with torch.no_grad():
+        backbone.whitening.fit(backbone.features(torch.from_numpy(pictures(300, 3)[0]).float() / 255))
+    save(tmp_path / "tiny", backbone, Provenance("noise", "none", 0.0, "none", 0))
+    return load(tmp_path / "tiny")
+
+
+def teacher(public: Backbone, folder: Path, turn: int) -> Teacher:
+    """Ridge regression on portraits of real pictures, in which every class is called the one `turn` after it."""
+    images, labels = pictures(300, 4)
+    inputs = torch.from_numpy(images).float() / 255
+    portrait = Portrait(features=6, side=0, channels=1)
+    with torch.no_grad():
+        x = portrait.of(public.network, inputs, public.network.features(inputs)).double()
+    y = torch.eye(3, dtype=torch.float64)[torch.from_numpy((labels + turn) % 3)]
+    weights = torch.linalg.solve(x.T @ x + 1e-3 * torch.eye(7), x.T @ y).T
+    return Teacher(20 * weights.float().numpy(), str(folder / "tiny"), public.card.sha256, portrait)
+
+
+EVERYBODY = ("convnet", "probe", "fine-tune", "ensemble")
+ALL = EvaluationSection(
+    runs=2,
+    downstream=EVERYBODY,
+    width=8,
+    steps=40,
+    batch=32,
+    learning_rate=0.01,
+    probe=PROBE.probe,
+    fine_tune=TUNE.fine_tune,
+    lessons=400,
+)
+QUICK = ALL.model_copy(update={"steps": 3, "fine_tune": tune(steps=3).fine_tune})
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "turn"),
+    [
+        ({}, "lessons", 2),
+        ({"labels": "soft"}, "soft", 0),
+        ({"lessons": 0}, "soft", 0),
+        ({"labels": "hard"}, "hard", 1),
+    ],
+)
+def test_everybody_learns_from_the_best_labels_that_are_allowed(
+    changes: dict[str, object], kind: str, turn: int, public: Backbone, tmp_path: Path
+) -> None:
+    """The teacher, the soft labels and the hard ones each call a class another name: answers tell which were learnt."""
+    everything = replace(made(soft=0.9), teacher=teacher(public, tmp_path, turn=2))
+    settings = ALL.model_copy(update=changes)
+    assert labels_of(everything, settings) == kind
+    found = learners(everything, settings, public, seed=0)
+    scores = {
+        name: accuracy(each, LabelledImages(TEST.images, (TEST.labels + by) % 3, CLASSES))
+        for name, each in found.items()
+        for by in (2 if name == "teacher" else turn,)
+    }
+    assert list(scores) == [*EVERYBODY, "teacher"]
+    assert all(score.mean > 0.6 for score in scores.values()), scores
+    shown = described(scores, everything, settings, public)
+    assert [len(shown[name]["runs"]) for name in scores] == [2, 2, 2, 1, 1]
+    assert {shown[name].get("labels") for name in EVERYBODY} == {kind} and "labels" not in shown["teacher"]
+    assert [name for name in shown if shown[name].get("backbone") == "tiny"] == ["probe", "fine-tune", "ensemble"]
+
+
+def test_a_set_is_learnt_from_with_what_it_has(public: Backbone, tmp_path: Path) -> None:
+    guide = teacher(public, tmp_path, turn=0)
+    assert labels_of(made(), ALL) == "hard" == labels_of(made(), ALL.model_copy(update={"labels": "soft"}))
+    assert labels_of(made(soft=0.9), ALL) == "soft" and labels_of(replace(made(), teacher=guide), ALL) == "lessons"
+    assert labels_of(replace(made(), teacher=guide), ALL.model_copy(update={"labels": "soft"})) == "hard"
+
+
+def test_learners_are_those_asked_for_and_networks_are_trained_once(public: Backbone) -> None:
+    steps: list[str] = []
+    found = learners(made(), QUICK, public, 0, lambda what, done, of: steps.append(what))
+    assert list(found) == list(EVERYBODY), "this set has no teacher"
+    assert [steps.count(f"fine-tuning network {run} of 2") for run in (1, 2)] == [3, 3]
+    batch = torch.from_numpy(TEST.images).float() / 255
+    apart = torch.stack([network(batch).softmax(1) for network in found["fine-tune"]])
+    torch.testing.assert_close(found["ensemble"][0](batch), apart.mean(0))
+    for few in (("convnet",), ("probe",), ("ensemble",), ()):
+        assert tuple(learners(made(), QUICK.model_copy(update={"downstream": few}), public, 0)) == few
+
+
+def test_learners_score_as_when_asked_one_by_one(public: Backbone) -> None:
+    found = {name: accuracy(each, TEST) for name, each in learners(made(), QUICK, public, seed=3).items()}
+    assert found == {
+        "convnet": convnet_accuracy(made(), TEST, QUICK, 3),
+        "probe": linear_probe(made(), public.network, TEST, QUICK, 3),
+        "fine-tune": fine_tune(made(), public.network, TEST, QUICK, 3),
+        "ensemble": ensemble(made(), public.network, TEST, QUICK, 3),
+    }
+
+
+def scenario(method: str = "dp-merf", dataset: str = "fashion-slice", **evaluation: object) -> Scenario:
+    return Scenario.model_validate(
+        {
+            "name": "asks",
+            "data": {"dataset": dataset},
+            "method": {"name": method, "settings": {"backbone": "scatter28"} if method == "sps" else {}},
+            "evaluation": evaluation,
+        }
+    )
+
+
+def test_where_probe_and_fine_tuning_start_from() -> None:
+    def name(**asked: object) -> str | None:
+        found = public_backbone(scenario(**asked))
+        return None if found is None else found.card.name
+
+    assert name(method="sps", downstream=["convnet", "probe"]) == "scatter28", "the method's own"
+    assert name(method="sps", downstream=["fine-tune"], backbone="gray28") == "gray28"
+    assert name(method="dp-merf", downstream=["ensemble"], runs=2, backbone="gray28") == "gray28"
+    assert name(method="dp-merf") is None and name(method="dp-merf", downstream=["probe"], runs=0) is None
+    assert load_scenario("cifar10-5-silos").evaluation.downstream == ("convnet", "probe", "fine-tune")
+
+
+@pytest.mark.parametrize(
+    ("asked", "complaint"),
+    [
+        (
+            {"method": "dp-merf", "downstream": ["probe"]},
+            r"asks for probe.*dp-merf has no.*evaluation\.backbone.*gray28",
+        ),
+        (
+            {"method": "sps", "downstream": ["probe", "fine-tune"]},
+            "asks for fine-tune.*scatter28.*nothing to fine-tune",
+        ),
+        (
+            {"method": "sps", "downstream": ["ensemble"], "runs": 2},
+            "asks for ensemble.*scatter28.*nothing to fine-tune",
+        ),
+        ({"method": "sps", "downstream": ["probe"], "backbone": "rgb32"}, "1 channels.*made for 3"),
+        ({"method": "sps", "downstream": ["probe"], "backbone": "gray82"}, "no backbone 'gray82'"),
+        (
+            {"method": "sps", "downstream": ["probe"], "backbone": "rgb32", "dataset": "tinyimagenet32"},
+            "rgb32 was trained on tinyimagenet32",
+        ),
+    ],
+)
+def test_a_backbone_that_does_not_do_is_named_in_one_sentence(asked: dict[str, object], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint) as error:
+        public_backbone(scenario(**asked))
+    assert "\n" not in str(error.value)
+
+
+def test_a_scattering_transform_for_another_size_is_refused(tmp_path: Path) -> None:
+    from dpdd.common.models.scattering import ScatteringArchitecture, ScatteringNet
+
+    network = ScatteringNet(ScatteringArchitecture(channels=1, height=16, width=16))
+    save(tmp_path / "small", network, Provenance("none", "none", 0.0, "none", 0))
+    with pytest.raises(ConfigError, match=r"\[1, 16, 16\]"):
+        public_backbone(scenario(method="sps", downstream=["probe"], backbone=str(tmp_path / "small")))
+
+
+def test_an_ensemble_of_one_is_refused() -> None:
+    with pytest.raises(ValidationError, match="at least two networks"):
+        EvaluationSection(downstream=("ensemble",), runs=1)
+    assert EvaluationSection(downstream=("ensemble",), runs=0).runs == 0
+    with pytest.raises(ValidationError):
+        EvaluationSection.model_validate({"downstream": ["convnet", "resnet"]})
+    with pytest.raises(ValidationError):
+        EvaluationSection.model_validate({"labels": "firm"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
 from dpdd.common.datasets import LabelledImages
@@ -48,15 +49,21 @@ def test_mean_and_deviation() -> None:
     assert Accuracy((0.5,)).std == 0.0
 
 
-def test_augmentation_shifts_and_flips_whole_images() -> None:
+@pytest.mark.parametrize("flips", [True, False])
+def test_augmentation_moves_whole_images_a_little_and_mirrors_them_if_asked(flips: bool) -> None:
     torch.manual_seed(0)
-    image = torch.zeros(1, 2, 9, 9)
-    image[0, 0, 4, 3] = 1.0
-    image[0, 1, 4, 3] = 2.0
-    seen = set()
-    for shifted in augment(image.expand(400, -1, -1, -1)):
-        at = tuple((shifted[0] == 1.0).nonzero()[0].tolist())
-        assert (shifted[0] == 1.0).sum() == 1 and shifted[1][at] == 2.0
-        seen.add(at)
-    rows, columns = {row for row, _ in seen}, {column for _, column in seen}
-    assert rows == {2, 3, 4, 5, 6} and columns == {1, 2, 3, 4, 5, 6, 7}
+    size, place = 41, torch.arange(41.0) - 20.0
+    image = torch.zeros(1, 2, size, size)
+    image[0, 0, 18:23, 24:29] = 1.0  # a square, six pixels right of the middle
+    image[0, 1] = 2.0 * image[0, 0]
+    moved = augment(image.expand(500, -1, -1, -1), flips)
+    torch.testing.assert_close(moved[:, 1], 2.0 * moved[:, 0])
+    mass = moved[:, 0].sum(dim=(1, 2))
+    down = (moved[:, 0].sum(dim=2) @ place) / mass
+    right = (moved[:, 0].sum(dim=1) @ place) / mass
+    # At most: a tenth of the image, a sixth of an arm of six pixels scaled by 1.2, and a quarter of it turned upwards.
+    assert 4.0 < float(down.abs().max()) < 0.1 * size + 6.0 * 1.2 * 0.26 + 1.0
+    assert float((right.abs() - 6.0).abs().max()) < 0.1 * size + 1.5 + 1.0
+    mirrored = float((right < 0.0).float().mean())
+    assert 0.4 < mirrored < 0.6 if flips else mirrored == 0.0
+    assert 25.0 / 1.2**2 - 3.0 < float(mass.min()) < 20.0 and 30.0 < float(mass.max()) < 25.0 * 1.2**2 + 3.0

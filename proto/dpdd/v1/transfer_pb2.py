@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x64pdd/v1/transfer.proto\x12\x07\x64pdd.v1\"<\n\x08Manifest\x12\x0e\n\x06sha256\x18\x01 \x01(\x0c\x12\x0c\n\x04size\x18\x02 \x01(\x04\x12\x12\n\nrequest_id\x18\x03 \x01(\x0c\"L\n\x05\x43hunk\x12\x16\n\x0epayload_sha256\x18\x01 \x01(\x0c\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\r\n\x05\x63rc32\x18\x04 \x01(\x07\"L\n\x0eTransferStatus\x12\x16\n\x0epayload_sha256\x18\x01 \x01(\x0c\x12\x10\n\x08received\x18\x02 \x01(\x04\x12\x10\n\x08\x63omplete\x18\x03 \x01(\x08\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x64pdd/v1/transfer.proto\x12\x07\x64pdd.v1\"<\n\x08Manifest\x12\x0e\n\x06sha256\x18\x01 \x01(\x0c\x12\x0c\n\x04size\x18\x02 \x01(\x04\x12\x12\n\nrequest_id\x18\x03 \x01(\x0c\"K\n\x05\x43hunk\x12\x16\n\x0epayload_sha256\x18\x01 \x01(\x0c\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x0c\n\x04size\x18\x04 \x01(\x04\"L\n\x0eTransferStatus\x12\x16\n\x0epayload_sha256\x18\x01 \x01(\x0c\x12\x10\n\x08received\x18\x02 \x01(\x04\x12\x10\n\x08\x63omplete\x18\x03 \x01(\x08\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,7 +34,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MANIFEST']._serialized_start=35
   _globals['_MANIFEST']._serialized_end=95
   _globals['_CHUNK']._serialized_start=97
-  _globals['_CHUNK']._serialized_end=173
-  _globals['_TRANSFERSTATUS']._serialized_start=175
-  _globals['_TRANSFERSTATUS']._serialized_end=251
+  _globals['_CHUNK']._serialized_end=172
+  _globals['_TRANSFERSTATUS']._serialized_start=174
+  _globals['_TRANSFERSTATUS']._serialized_end=250
 # @@protoc_insertion_point(module_scope)

@@ -15,16 +15,16 @@ class Manifest(_message.Message):
     def __init__(self, sha256: _Optional[bytes] = ..., size: _Optional[int] = ..., request_id: _Optional[bytes] = ...) -> None: ...
 
 class Chunk(_message.Message):
-    __slots__ = ("payload_sha256", "offset", "data", "crc32")
+    __slots__ = ("payload_sha256", "offset", "data", "size")
     PAYLOAD_SHA256_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
-    CRC32_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
     payload_sha256: bytes
     offset: int
     data: bytes
-    crc32: int
-    def __init__(self, payload_sha256: _Optional[bytes] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., crc32: _Optional[int] = ...) -> None: ...
+    size: int
+    def __init__(self, payload_sha256: _Optional[bytes] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., size: _Optional[int] = ...) -> None: ...
 
 class TransferStatus(_message.Message):
     __slots__ = ("payload_sha256", "received", "complete")

@@ -109,6 +109,29 @@ def test_a_record_does_not_depend_on_its_neighbours() -> None:
     assert torch.equal(whitening(batch, 9)[kept], whitening(others, 9)[kept])
 
 
+def test_nor_does_it_at_one_position() -> None:
+    whitening = fitted(kronecker(500), MAPS * POSITIONS, 1)
+    batch, others = kronecker(64, seed=2), kronecker(64, seed=3)
+    others[0] = torch.nan
+    kept = [5, 31, 63]
+    others[kept] = batch[kept]
+    assert torch.equal(whitening(batch, 9)[kept], whitening(others, 9)[kept])
+
+
+@pytest.mark.parametrize("maps, positions", [(MAPS, POSITIONS), (MAPS * POSITIONS, 1), (1, MAPS * POSITIONS)])
+@pytest.mark.parametrize("dimensions", [1, 2, 5, MAPS * POSITIONS])
+def test_it_is_the_kronecker_product_written_out(maps: int, positions: int, dimensions: int) -> None:
+    """Whichever directions are left out because nobody wants them."""
+    features = kronecker(300).double()
+    whitening = fitted(features, maps, positions).double()
+    standard = (features - whitening.centre) / whitening.spread.repeat_interleave(positions)
+    variances = torch.kron(whitening.maps_variances, whitening.positions_variances)
+    kept = variances.argsort(descending=True, stable=True)[:dimensions]
+    basis = torch.kron(whitening.maps_basis, whitening.positions_basis)[:, kept]
+    expected = standard @ basis / (variances[kept] + FLOOR * variances[kept].mean()).sqrt()
+    torch.testing.assert_close(whitening(features, dimensions), expected)
+
+
 def test_round_trip(tmp_path: Path) -> None:
     torch.manual_seed(0)
     network = backbone.build(ConvNetArchitecture(channels=1, height=8, width=8, classes=2, widths=(4, 12))).eval()

@@ -537,3 +537,56 @@ def test_a_layout_without_outer_products_takes_no_factors() -> None:
     total = ClippedSum(Layout((global_segment("x", 1, 1),)))
     with pytest.raises(ValueError, match="factors of shapes"):
         total.add(np.ones((2, 1)), np.zeros(2, dtype=np.int64), GOOD)
+
+
+@settings(deadline=None, max_examples=100)
+@given(records())
+def test_sums_of_plain_segments_are_those_of_python_integers(
+    drawn: tuple[Layout, NDArray[np.float64], NDArray[np.int64]],
+) -> None:
+    """Against a slow twin: record by record, and row by row of the sum."""
+    layout, rows, labels = drawn
+    sums, grid = clean(layout, rows, labels), clip_to_grid(rows, labels, layout)
+    for segment, columns in zip(layout.plain, layout.columns(), strict=True):
+        expected = [[0] * segment.width for _ in range(segment.rows)]
+        for part, label in zip(grid[:, columns].tolist(), labels, strict=True):
+            for number in segment.rows_of[label]:
+                expected[number] = [one + other for one, other in zip(expected[number], part, strict=True)]
+        assert sums[segment.name].tolist() == expected
+
+
+@pytest.mark.parametrize("count", [1, 64, 250])
+@pytest.mark.parametrize("same", [True, False])
+def test_products_of_real_size_are_exact(count: int, same: bool) -> None:
+    """At these sizes libraries take their fast roads; sums are far beyond what single precision would hold."""
+    generator = np.random.default_rng(count)
+    bound = factor_bound(product_segment("p", 320, 320, 1, norm=1.0))
+    left = generator.integers(bound // 2, bound, (count, 320), endpoint=True)
+    right = left if same else generator.integers(-bound, bound, (count, 200), endpoint=True)
+    one, other = left.astype(np.float64), right.astype(np.float64)
+    found = clipping._summed_products(one, one if same else other)
+    assert found.dtype == np.int64
+    np.testing.assert_array_equal(found, left.T @ right)  # of integers: no library, and no rounding
+
+
+def test_what_is_not_a_number_fails_the_norm_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records are added together in floats: one that slipped through as NaN would take all others with it."""
+    monkeypatch.setattr(clipping, "_MARGIN", math.nan)
+    monkeypatch.setattr(clipping, "factor_reach", lambda *_: math.nan)
+    layout = Layout((global_segment("x", 2, 1), product_segment("p", 2, 2, 1, norm=0.5)))
+    sums = clean(layout, np.ones((3, 2)), np.zeros(3, dtype=np.int64), {"p": (np.ones((3, 2)), np.ones((3, 2)))})
+    assert not any(array.any() for array in sums.values())
+
+
+@pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("where", ["row", "left", "right"])
+def test_one_odd_number_takes_out_all_of_its_record_and_nothing_else(where: str, poison: float) -> None:
+    layout = Layout((class_segment("x", 2, 2), product_segment("p", 2, 3, 2, norm=0.5)))
+    generator, labels = np.random.default_rng(6), np.array([0, 1, 0, 1])
+    parts = {name: generator.random((4, width)) / 4.0 for name, width in (("row", 2), ("left", 2), ("right", 3))}
+    others = [0, 1, 3]
+    kept = {name: part[others] for name, part in parts.items()}
+    expected = clean(layout, kept["row"], labels[others], {"p": (kept["left"], kept["right"])})
+    parts[where][2, -1] = poison
+    found = clean(layout, parts["row"], labels, {"p": (parts["left"], parts["right"])})
+    assert all(array.any() for array in expected.values()) and moved(found, expected) == 0

@@ -214,6 +214,66 @@ def test_a_class_lost_in_noise_is_said_to_be(backbone: str) -> None:
     assert np.isfinite(teacher.learn([Statistics(sums, 0.2, 1)], [table])).all()
 
 
+# Several tasks
+
+
+def tasks_of(backbone: str, noise: float = 0.0) -> tuple[list[Summary], list[Statistics], Summary, Statistics]:
+    """Five classes, 24 records of the first and more of each next one, in tasks of two and three; and all at once."""
+    settings = sps.MethodSettings(backbone=backbone, features=6, picture=4)
+    tables = [sps.summary(settings, load(backbone), classes, SHAPE, 1) for classes in (2, 3, 5)]
+    labels = torch.arange(5).repeat_interleave(torch.tensor([24, 30, 40, 50, 60]))
+    images = 0.6 * torch.rand(len(labels), *SHAPE, generator=torch.Generator().manual_seed(6))
+    for label in range(5):
+        images[labels == label, :, 2 * label : 2 * label + 3] += 0.3
+    first = labels < 2
+    parts = [
+        statistics_of(tables[0], images[first], labels[first], noise),
+        statistics_of(tables[1], images[~first], labels[~first] - 2, noise),
+    ]
+    return tables[:2], parts, tables[2], statistics_of(tables[2], images, labels, noise)
+
+
+def test_tasks_add_up_to_what_one_release_over_all_classes_says(backbone: str) -> None:
+    tables, parts, table, whole = tasks_of(backbone)
+    moments = teacher.joined([teacher.moments_of(*part) for part in zip(parts, tables, strict=True)])
+    expected = teacher.moments_of(whole, table)
+    for field in ("means", "counts", "second", "mean_noise", "known", "within", "shares"):
+        torch.testing.assert_close(getattr(moments, field), getattr(expected, field), atol=1e-9, rtol=1e-6)
+    classes = (("a", "b"), ("c", "d", "e"))
+    made = sps.joint_teacher(parts, sps.MethodSettings(backbone=backbone, features=6, picture=4), classes, SHAPE)
+    assert made is not None and made.classes == 5 and made.backbone_sha256 == load(backbone).card.sha256
+    weights = teacher.learn([whole], [table])
+    np.testing.assert_allclose(made.weights, weights, rtol=1e-4, atol=1e-4 * np.abs(weights).max())
+
+
+def test_noise_of_tasks_adds_up_in_the_second_moment_only(backbone: str) -> None:
+    """What is stated, against drawn noise: smaller tasks have more of it, in all and in their own class means."""
+    tables, clean, *_ = tasks_of(backbone)
+    noisy = [replace(part, noise=level) for part, level in zip(tasks_of(backbone, 1.0)[1], (0.3, 0.6), strict=True)]
+    for part, before, level in zip(noisy, clean, (0.3, 0.6), strict=True):
+        for name, array in part.sums.items():
+            array *= level
+            array += (1.0 - level) * before.sums[name]
+    before, after = (
+        teacher.joined([teacher.moments_of(*part) for part in zip(parts, tables, strict=True)])
+        for parts in (clean, noisy)
+    )
+    total, weight = float(after.counts.sum()), tables[0].weights["portrait-moment"]
+    assert after.noise == pytest.approx(np.hypot(0.3, 0.6) / weight / total / np.sqrt(2.0))
+    scale = float(before.counts.sum()) / total  # noisy counts
+    entries = (after.second - scale * before.second)[*torch.triu_indices(23, 23, 1)]
+    assert float(entries.std()) == pytest.approx(after.noise, rel=0.2)
+    torch.testing.assert_close(after.second, after.second.T)
+    levels = (after.means * after.counts[:, None] - before.means * before.counts[:, None]).std(1)
+    torch.testing.assert_close(levels, after.mean_noise * after.counts, rtol=0.5, atol=0.0)
+    assert float((after.mean_noise * after.counts)[2] / (after.mean_noise * after.counts)[1]) == pytest.approx(2.0)
+
+
+def test_tasks_without_portraits_have_no_teacher(backbone: str) -> None:
+    settings = sps.MethodSettings(backbone=backbone, features=0, picture=0, thumbnail=4)
+    assert sps.joint_teacher([Statistics({}, 0.0, 1)], settings, [("a", "b")], SHAPE) is None
+
+
 # The file
 
 
@@ -239,6 +299,16 @@ def test_round_trip(backbone: str, tmp_path: Path) -> None:
     first = (tmp_path / TEACHER).read_bytes()
     loaded.save(tmp_path)
     assert (tmp_path / TEACHER).read_bytes() == first
+
+
+def test_asking_it_for_the_first_time_leaves_torchs_generator_alone(backbone: str, tmp_path: Path) -> None:
+    """Or what is trained next would depend on whether the teacher was asked before."""
+    saved(backbone, tmp_path)
+    loaded = Teacher.load(tmp_path)
+    assert loaded is not None
+    before = torch.random.get_rng_state()
+    loaded.probabilities(bars(3)[0])
+    assert torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_a_dataset_brings_its_teacher_and_no_other(backbone: str, tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ DECODERS: dict[str, tuple[Decoder, bytes]] = {
     "upload": (
         _parser(exchange_pb2.UploadPart),
         exchange_pb2.UploadPart(
-            chunk=transfer_pb2.Chunk(payload_sha256=bytes(32), offset=7, data=b"data", crc32=5)
+            chunk=transfer_pb2.Chunk(payload_sha256=bytes(32), offset=7, data=b"data", size=4)
         ).SerializeToString(),
     ),
     "join": (

@@ -1,0 +1,237 @@
+"""The loops of the matching papers as plain programs, and the engine on the same settings: what `bench-matching` times.
+
+The plain programs go one class at a time through a network of the usual modules, in single precision, with no care for
+the order of summation; ours is the mechanism that silos run and the task that coordinators run. `Bench.check` makes
+sure that both compute the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from dpdd.client.mechanisms import matching as mechanism
+from dpdd.client.records.records import Records, as_float
+from dpdd.common import datasets
+from dpdd.common.config import validate
+from dpdd.common.models.random_net import RandomNet
+from dpdd.common.privacy.entropy import SeededEntropy
+from dpdd.common.privacy.sampling import poisson_sample
+from dpdd.common.progress import silent
+from dpdd.common.synthesis import matching, subspace
+from dpdd.common.synthesis.statistics import Statistics, of_one_silo
+from dpdd.common.synthesis.subspace import Subspace
+from dpdd.common.synthesis.warp import Warp
+from dpdd.common.wire.request import ReleaseRequest
+
+SEED = 0
+
+
+class PlainNet(nn.Sequential):
+    """The papers' network of the usual modules, with the weights of one of ours, which nobody trains."""
+
+    def __init__(self, network: RandomNet) -> None:
+        blocks: list[nn.Module] = []
+        for kernel in network.kernels:
+            convolution = nn.Conv2d(kernel.shape[1], kernel.shape[0], 3, padding=1, bias=False)
+            convolution.weight = nn.Parameter(kernel, requires_grad=False)
+            blocks += [convolution, nn.InstanceNorm2d(len(kernel)), nn.ReLU(), nn.AvgPool2d(2)]
+        super().__init__(*blocks, nn.Flatten())
+
+
+@dataclass(frozen=True, eq=False)
+class PlainLens:
+    """A network and its subspace, or the scale of its features."""
+
+    network: PlainNet
+    space: Subspace | None
+    scale: float
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Clipped signals."""
+        values: Tensor = self.network(images)
+        values = values / self.scale if self.space is None else self.space(values)
+        return values * torch.clamp(1.0 / values.norm(dim=1, keepdim=True), max=1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Bench:
+    """One setting; `extractions` and `optimisations` are the programs to time, ours first."""
+
+    records: Records
+    request: ReleaseRequest
+    method: matching.MethodSettings
+    synthesis: matching.SynthesisSettings
+    per_class: int
+
+    @classmethod
+    def of(cls, options: argparse.Namespace) -> Bench:
+        """What the command's options ask for."""
+        train = datasets.load(options.dataset, "train")
+        names = ("draws", "networks", "rate", "width", "dimensions", "auxiliary_images")
+        given = {name: getattr(options, name) for name in names}
+        method = validate({**given, "encoding": "exact"}, matching.MethodSettings, "options")
+        request = ReleaseRequest(
+            run="bench",
+            method="dosser",
+            settings=method.model_dump(mode="json"),
+            epsilon=math.inf,
+            delta=1e-5,
+            classes=train.classes,
+            shape=train.shape,
+            public_seed=SEED,
+        )
+        synthesis = matching.SynthesisSettings(steps=options.steps)
+        return cls(Records(train.images, train.labels), request, method, synthesis, options.images_per_class)
+
+    @property
+    def classes(self) -> range:
+        """All labels."""
+        return range(len(self.request.classes))
+
+    @property
+    def images(self) -> int:
+        """How many images are optimised."""
+        return len(self.classes) * self.per_class
+
+    @property
+    def sampled(self) -> int:
+        """How many records are in all draws together."""
+        entropy = SeededEntropy(SEED)
+        return sum(len(self._sample(entropy)) for _ in range(self.method.draws))
+
+    def extractions(self) -> dict[str, Callable[[], object]]:
+        """A silo's work."""
+        return {
+            "ours": self.engine_sums,
+            "one class at a time": partial(self.plain_sums, network_per_class=False),
+            "one network, one class at a time": partial(self.plain_sums, network_per_class=True),
+        }
+
+    def optimisations(self) -> dict[str, Callable[[], object]]:
+        """A coordinator's work, with networks and subspaces at hand."""
+        task = self._task(self.engine_sums())
+        lenses = self._lenses()
+        wanted, _ = matching.targets(task.statistics, self.method, len(self.classes))
+        order = [number % self.method.draws for number in range(self.synthesis.steps)]
+        return {
+            "ours": partial(self._optimise, task),
+            "one class at a time": partial(self.plain_optimisation, lenses, wanted, order),
+        }
+
+    def check(self) -> None:
+        """AssertionError unless plain programs and engine give the same sums and the same gradients."""
+        released = self.engine_sums()
+        task, lenses = self._task(released), self._lenses()
+        ours = released.sums[matching.SIGNAL] / math.sqrt(1.0 - self.method.count_share**2)
+        for network_per_class in (False, True):
+            theirs = self.plain_sums(network_per_class).numpy()
+            np.testing.assert_allclose(ours, theirs, rtol=0.0, atol=2e-3 * float(np.abs(theirs).max()))
+        wanted, _ = matching.targets(released, self.method, len(self.classes))
+        images = torch.rand(self.images, *self.request.shape, generator=torch.Generator().manual_seed(SEED))
+        for number in range(self.method.draws):
+            plain = [
+                _gradient(partial(self._plain_loss, lenses, wanted, number, label), part)
+                for label, part in enumerate(images.split(self.per_class))
+            ]
+            whole = _gradient(partial(self._engine_loss, task, wanted, number), images)
+            torch.testing.assert_close(whole, torch.cat(plain), rtol=0.0, atol=2e-3 * float(whole.abs().max()))
+
+    def engine_sums(self) -> Statistics:
+        """All draws by the mechanism; without noise, as it can be in simulations only."""
+        plan = mechanism.plan(self.request, self.method)
+        found = mechanism.run(self.records, self.request, self.method, plan, SeededEntropy(SEED), silent)
+        return of_one_silo(found.arrays, found.event)
+
+    def plain_sums(self, network_per_class: bool) -> Tensor:
+        """All draws, class by class (draws × classes, length)."""
+        entropy, auxiliary, sums = SeededEntropy(SEED), self._auxiliary(), []
+        for number in range(self.method.draws):
+            sample, warp = self._sample(entropy), self._warp(number)
+            lens = None
+            for label in self.classes:
+                if lens is None or network_per_class:
+                    lens = self._lens(number % self._networks, auxiliary)
+                own = sample[self.records.labels[sample] == label]
+                images = torch.from_numpy(as_float(self.records.features[own]))
+                sums.append(lens(warp(images)).sum(dim=0))
+        return torch.stack(sums)
+
+    def plain_optimisation(self, lenses: Mapping[int, PlainLens], wanted: Tensor, order: Sequence[int]) -> None:
+        """A step for each of these draws, one class after another, each with its own update."""
+        generator = torch.Generator().manual_seed(SEED)
+        shape = (self.per_class, *self.request.shape)
+        images = [torch.randn(shape, generator=generator).requires_grad_(True) for _ in self.classes]
+        optimisers = [torch.optim.SGD([part], lr=1.0, momentum=0.5) for part in images]
+        for number in order:
+            for label in self.classes:
+                loss = self._plain_loss(lenses, wanted, number, label, images[label])
+                optimisers[label].zero_grad()
+                loss.backward()
+                optimisers[label].step()
+
+    def _plain_loss(
+        self, lenses: Mapping[int, PlainLens], wanted: Tensor, number: int, label: int, images: Tensor
+    ) -> Tensor:
+        lens = lenses[number % self._networks]
+        return (lens(self._warp(number)(images)).mean(dim=0) - wanted[number, label]).square().sum()
+
+    def _engine_loss(self, task: matching.MatchTask, wanted: Tensor, number: int, images: Tensor) -> Tensor:
+        labels = torch.tensor(self.classes).repeat_interleave(self.per_class)
+        means = task._signals.draw(number).of_class_means(images, labels, self.classes)
+        return (means - wanted[number]).square().sum()
+
+    def _task(self, released: Statistics) -> matching.MatchTask:
+        """The coordinator's task, with every network and subspace made already."""
+        task = matching.MatchTask(
+            released, self.method, self.synthesis, self.request.classes, self.request.shape, SEED, self.per_class
+        )
+        for number in range(self._networks):
+            task._signals.draw(number)
+        return task
+
+    def _optimise(self, task: matching.MatchTask) -> None:
+        for batch in range(math.ceil(len(self.classes) / self.synthesis.classes_per_batch)):
+            for _ in task.make(batch, torch.device("cpu")):
+                pass
+
+    @property
+    def _networks(self) -> int:
+        return self.method.networks or self.method.draws
+
+    def _auxiliary(self) -> Tensor:
+        return torch.from_numpy(matching.auxiliary(self.method, {}, self.request.shape, SEED))
+
+    def _lenses(self) -> dict[int, PlainLens]:
+        auxiliary = self._auxiliary()
+        return {number: self._lens(number, auxiliary) for number in range(self._networks)}
+
+    def _lens(self, number: int, auxiliary: Tensor) -> PlainLens:
+        classes, method = len(self.classes), self.method
+        drawn = RandomNet.draw(SEED, number, self.request.shape, method.width, method.depth, classes)
+        network = PlainNet(drawn)
+        values = network(auxiliary).double()
+        if not method.dimensions:
+            return PlainLens(network, None, float(values.norm(dim=1).median()))
+        assert isinstance(method.dimensions, int)
+        return PlainLens(network, subspace.fit(values, method.dimensions, SEED), 1.0)
+
+    def _warp(self, number: int) -> Warp:
+        return Warp.draw(SEED, number, self.method.flips) if self.method.augment else Warp()
+
+    def _sample(self, entropy: SeededEntropy) -> NDArray[np.int64]:
+        return poisson_sample(len(self.records), self.method.rate, entropy)
+
+
+def _gradient(loss: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
+    images = images.clone().requires_grad_(True)
+    (found,) = torch.autograd.grad(loss(images), images)
+    return found

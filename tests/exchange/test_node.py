@@ -1,0 +1,120 @@
+"""The sealed node's own bookkeeping: nothing that came is forgotten, and trying again goes on as long as it helps."""
+
+from __future__ import annotations
+
+import hashlib
+import queue
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from dpdd.client.node import ATTEMPTS, Node
+from dpdd.common.progress import Console
+from dpdd.common.wire.exchange import sign_request
+from tests.client.silos import make_request
+from tests.exchange.worlds import entries, running, until, world
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    with world(tmp_path) as here:
+        yield Node(here.silo("north").folder, Console(quiet=True))
+
+
+class Stream(list[bytes]):
+    """A coordinator's stream of requests, already over."""
+
+    def initial_metadata(self) -> None: ...
+
+    def is_active(self) -> bool:
+        return True
+
+
+class Eager(queue.Queue[bytes]):
+    """An inbox whose worker has taken a request out before `put` returns."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__()
+        self._node, self.taken = node, 0
+
+    def put(self, item: bytes, block: bool = True, timeout: float | None = None) -> None:
+        self._node._queued.discard(hashlib.sha256(item).digest())
+        self.taken += 1
+
+
+def test_a_request_that_was_answered_at_once_is_heard_again_after_a_reconnect(node: Node) -> None:
+    inbox = Eager(node)
+    node._inbox = inbox
+
+    class Channel:
+        def unary_stream(self, _method: str) -> Any:
+            return lambda *_, **__: Stream([b"the same request"])
+
+    for connection in (1, 2, 3):
+        node._listen(Channel())  # type: ignore[arg-type]
+        assert inbox.taken == connection
+
+
+class Failure(grpc.RpcError):
+    def __init__(self, code: grpc.StatusCode) -> None:
+        self._code = code
+
+    def code(self) -> grpc.StatusCode:
+        return self._code
+
+    def details(self) -> str:
+        return self._code.name
+
+
+def test_refusals_count_only_in_a_row(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node._stop, "wait", lambda _seconds: False)
+    node._channel = object()  # type: ignore[assignment]
+    damaged, cut = Failure(grpc.StatusCode.DATA_LOSS), Failure(grpc.StatusCode.UNAVAILABLE)
+
+    def sending(*outcomes: Failure | None) -> bool:
+        left = iter(outcomes)
+
+        def send(_channel: grpc.Channel) -> None:
+            if (error := next(left)) is not None:
+                raise error
+
+        return node._persistently(send)
+
+    assert sending(*[damaged, cut] * 5, None)
+    assert not sending(*[damaged] * ATTEMPTS, None)
+    assert not sending(Failure(grpc.StatusCode.PERMISSION_DENIED), None)
+
+
+def test_a_failure_nobody_foresaw_is_trouble_and_the_next_request_is_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with world(tmp_path) as here:
+        silo = here.silo("north")
+        first, second = make_request(run="first"), make_request(run="second")
+        with running(silo) as node:
+            send = node._send_release
+
+            def broken(request_id: str, request: bytes) -> None:
+                if request_id == first.id:
+                    raise RuntimeError("the outbox is on fire")
+                send(request_id, request)
+
+            monkeypatch.setattr(node, "_send_release", broken)
+            here.ask(silo, request=first)
+            until(lambda: (row := here.board.row(first.id, "north")) and row.state == "in trouble")
+            here.ask(silo, request=second)
+            until(lambda: (row := here.board.row(second.id, "north")) and row.state != "asked")
+        assert entries(silo)[:3] == ["open", "reserve", "commit"]
+
+
+def test_something_that_is_not_a_request_does_not_stop_the_node(tmp_path: Path) -> None:
+    with world(tmp_path) as here:
+        silo = here.silo("north")
+        with running(silo) as node:
+            node._inbox.put(b"\xff noise")
+            node._inbox.put(sign_request(b"", here.coordinator.request_key))  # signed, and still no request
+            request = here.ask(silo)
+            until(lambda: here.board.digest(request.id, "north"))
