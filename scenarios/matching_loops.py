@@ -191,8 +191,15 @@ class Bench:
 
     def _task(self, released: Statistics) -> matching.MatchTask:
         """The coordinator's task, with every network and subspace made already."""
+        channels, height, width = self.request.shape
         task = matching.MatchTask(
-            released, self.method, self.synthesis, self.request.classes, self.request.shape, SEED, self.per_class
+            released,
+            self.method,
+            self.synthesis,
+            self.request.classes,
+            (channels, height, width),
+            SEED,
+            self.per_class,
         )
         for number in range(self._networks):
             task._signals.draw(number)

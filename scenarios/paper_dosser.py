@@ -130,7 +130,7 @@ def _accuracy(found: Sequence[Outcome]) -> str:
 
 
 def _kilobytes(found: Sequence[Outcome]) -> str:
-    return f"{max(outcome.bytes_per_silo for outcome in found) / 1000.0:,.0f}"
+    return f"{max(outcome.bytes_per_silo for outcome in found) / 1000.0:,.1f}"
 
 
 def _minutes(found: Sequence[Sequence[Outcome]]) -> str:

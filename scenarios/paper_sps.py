@@ -74,7 +74,7 @@ def report(options: argparse.Namespace, outcomes: Outcomes) -> Iterator[str]:
         scores = [spread([outcome.accuracy.get(learner) for outcome in found]) for learner in ("convnet", "teacher")]
         epsilon = "∞" if found[0].epsilon is None else f"{found[0].epsilon:g}"
         size = max(outcome.bytes_per_silo for outcome in found) / 1000.0
-        rows.append([setting.title, epsilon, *scores, f"{size:,.0f}"])
+        rows.append([setting.title, epsilon, *scores, f"{size:,.1f}"])
     yield table(["ours, measured now", "ε", "ConvNet from scratch", "teacher in the releases", "kB per silo"], rows)
     yield ""
     yield table(["the paper, as printed", "ε", "fine-tuned public network"], [list(row) for row in PRINTED])

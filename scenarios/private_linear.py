@@ -12,8 +12,7 @@ at most `PRODUCT`, in exact arithmetic; sums of integers below 2^53 are exact in
 - `logistic`: `steps` noisy gradients of Poisson-sampled (or all) records, and one noisy count of the records.
 - `moments`: one Gaussian over class sums and the second moment; `lda` and `ridge` are post-processing of it.
 
-Simulations only: each call gets the records, and gives something that carries its noise; or, for comparison, none (σ =
-0, which no event of a budget can have).
+Simulations only: each call gets the records, and gives something that carries its noise.
 
 >>> from dpdd.common.privacy.entropy import SeededEntropy
 >>> from dpdd.common.privacy.events import Gaussian
@@ -27,7 +26,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +36,7 @@ from dpdd.common.config import Settings
 from dpdd.common.privacy import discrete_gaussian
 from dpdd.common.privacy.clipping import GRID_BITS, Layout, clip_to_grid, global_segment
 from dpdd.common.privacy.entropy import Entropy
-from dpdd.common.privacy.events import Event, Gaussian, NonPrivate, PoissonGaussian, compose
+from dpdd.common.privacy.events import Event, Gaussian, PoissonGaussian, compose
 from dpdd.common.privacy.sampling import poisson_sample
 from dpdd.common.progress import Progress, silent
 
@@ -53,11 +52,6 @@ BIAS = 0.3
 _CHUNK = 4096
 
 
-def sampled(sigma: float, rate: float, steps: int) -> Gaussian | PoissonGaussian:
-    """The event of `steps` noisy sums over Poisson samples; a plain Gaussian where everybody is in all of them."""
-    return Gaussian(sigma, steps) if rate == 1.0 else PoissonGaussian(sigma, rate, steps)
-
-
 class LogisticSettings(Settings):
     """DP-SGD for multinomial logistic regression.
 
@@ -67,9 +61,9 @@ class LogisticSettings(Settings):
 
     steps: Annotated[int, Field(ge=1)] = 300
     rate: Annotated[float, Field(gt=0.0, le=1.0)] = 0.1
-    learning_rate: Annotated[float, Field(gt=0.0)] = 0.5
+    learning_rate: Annotated[float, Field(gt=0.0)] = 1.0
     momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
-    clip: Annotated[float, Field(gt=0.0)] = 0.1
+    clip: Annotated[float, Field(gt=0.0)] = 0.3
     average: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
 
     @property
@@ -79,13 +73,8 @@ class LogisticSettings(Settings):
 
     def event(self, sigma: float) -> Event:
         """What `logistic` releases: the gradients, and the number of records."""
-        return compose(sampled(sigma, self.rate, self.steps), Gaussian(sigma * self.count_noise))
-
-
-class ClosedFormSettings(Settings):
-    """What goes onto the diagonal of the second moment, in spectral norms of its noise (see `shrinkage`)."""
-
-    strength: Annotated[float, Field(ge=0.0)] = 0.2
+        steps = Gaussian(sigma, self.steps) if self.rate == 1.0 else PoissonGaussian(sigma, self.rate, self.steps)
+        return compose(steps, Gaussian(sigma * self.count_noise))
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,28 +109,20 @@ def on_grid(rows: NDArray[np.floating]) -> NDArray[np.float64]:
 
 
 def noisy(total: NDArray[np.float64], sensitivity: int, sigma: float, entropy: Entropy) -> NDArray[np.float64]:
-    """Whole numbers plus discrete Gaussian noise of `sigma` times their integer `sensitivity`; as they are at 0."""
-    if sigma == 0.0:
-        return total
+    """Whole numbers plus discrete Gaussian noise of `sigma` times their integer `sensitivity`."""
     exact = total.astype(np.int64)
     scale = discrete_gaussian.scale_for(sigma * sensitivity)
     return (exact + discrete_gaussian.sample(scale, exact.size, entropy).reshape(exact.shape)).astype(np.float64)
 
 
-def packed(features: NDArray[np.floating]) -> NDArray[np.int16]:
-    """`on_grid(with_bias(features))` in a quarter of the space: all classifiers take rows like these."""
-    return on_grid(with_bias(features)).astype(np.int16)
-
-
 def clipped_gradient(
-    rows: NDArray[Any], labels: NDArray[np.int64], weight: NDArray[np.float64], clip: float
+    rows: NDArray[np.float64], labels: NDArray[np.int64], weight: NDArray[np.float64], clip: float
 ) -> NDArray[np.float64]:
     """The sum over records of their clipped gradients of the logistic loss, in steps of `clip` / `PRODUCT`.
 
     `rows` are on the grid. A gradient is (p - y) ⊗ row, and a row's norm is at most 1, so that clipping the residual
     p - y to norm `clip` clips the gradient to it: its norm is known without ever making it.
     """
-    rows = rows.astype(np.float64, copy=False)  # products of short integers would overflow without a word
     logits = rows @ (weight.T / UNIT)
     residual = np.exp(logits - logits.max(axis=1, keepdims=True, initial=-np.inf))
     residual /= residual.sum(axis=1, keepdims=True)
@@ -150,7 +131,7 @@ def clipped_gradient(
 
 
 def logistic(
-    rows: NDArray[Any],
+    rows: NDArray[np.float64],
     labels: NDArray[np.int64],
     classes: int,
     settings: LogisticSettings,
@@ -181,26 +162,20 @@ def logistic(
 
 
 def moments(
-    rows: NDArray[Any], labels: NDArray[np.int64], classes: int, event: Gaussian | NonPrivate, entropy: Entropy
+    rows: NDArray[np.float64], labels: NDArray[np.int64], classes: int, event: Gaussian, entropy: Entropy
 ) -> Moments:
     """One release: each record adds its row to its class's sum, and row ⊗ row to the second moment.
 
     In steps of 1 / `PRODUCT` each of the two has norm `PRODUCT` at most, so both together √2 times that. All D² entries
     get noise of their own; averaging (i, j) with (j, i) afterwards halves its variance off the diagonal.
     """
-    if isinstance(event, Gaussian) and event.releases != 1:
+    if event.releases != 1:
         raise ValueError("the moments are one release; compose events to account for several")
-    sigma = event.sigma if isinstance(event, Gaussian) else 0.0
-    sums = np.zeros((classes, rows.shape[1]))
-    second = np.zeros((rows.shape[1], rows.shape[1]))
-    for start in range(0, len(rows), _CHUNK):
-        part = rows[start : start + _CHUNK].astype(np.float64, copy=False)
-        sums += np.eye(classes)[:, labels[start : start + _CHUNK]] @ part
-        second += part.T @ part
+    sums = np.stack([rows[labels == label].sum(axis=0) for label in range(classes)]) * UNIT
     sensitivity = math.isqrt(2 * PRODUCT**2) + 1
-    sums = noisy(sums * UNIT, sensitivity, sigma, entropy) / PRODUCT
-    second = noisy(second, sensitivity, sigma, entropy) / PRODUCT
-    return Moments(sums, (second + second.T) / 2.0, sigma * sensitivity / PRODUCT)
+    noisy_sums = noisy(sums, sensitivity, event.sigma, entropy) / PRODUCT
+    second = noisy(rows.T @ rows, sensitivity, event.sigma, entropy) / PRODUCT
+    return Moments(noisy_sums, (second + second.T) / 2.0, event.sigma * sensitivity / PRODUCT)
 
 
 def ridge(released: Moments, strength: float = 0.2) -> NDArray[np.float64]:

@@ -113,7 +113,7 @@ def _errors(
         sampled = torch.rand(len(train), generator=generator) < rate
         sums = member[sampled].T @ rows[sampled]
         for index, noise in enumerate(noises):
-            noisy = sums + 1.3 * noise * torch.randn(sums.shape, generator=generator)
+            noisy = sums + noise * torch.randn(sums.shape, generator=generator)
             mean = noisy * space.clip / (rate * counts)[:, None]
             errors[index] += ((mean - inside).square().sum(dim=1) + lost).mean().double() / trials
     return errors

@@ -79,7 +79,7 @@ def test_runs_are_kept_and_share_releases(
     assert all(found == releases["dosser-1-1"] for found in releases.values())
     rows = [line.split() for line in printed.splitlines() if line.startswith("Dosser  ")]
     row = next(row for row in rows if len(row) == 6)
-    assert row[1] == "1" and row[4] == f"{len(releases['dosser-1-1'][0]) / 1000:,.0f}"
+    assert row[1] == "1" and row[4] == f"{len(releases['dosser-1-1'][0]) / 1000:,.1f}"
     assert "81.6 ± 0.1" in printed and "6.7" in printed and "protects nobody" in printed
 
     def not_again(*_: Any, **__: Any) -> None:
