@@ -30,7 +30,6 @@ Shape = tuple[int, ...]
 _FEATURE_STEPS, _BASIS_STEPS = 2.0**12, 2.0**24
 _LARGEST_FEATURE = 2.0**18
 _FOR_A_NORM = 64  # auxiliary images are enough to know a typical norm
-_FOR_A_NORM = 64  # auxiliary images are enough to know a typical norm
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,11 @@ def test_views_go_as_far_as_stated_and_no_further() -> None:
     for found, most in ((shifts, 2 * SHIFT), (np.abs(angles), ROTATION), (scales, math.log(SCALE)), (contrasts, LIGHT)):
         assert 0.97 * most < max(found) <= most
     assert min(angles) < 0.0 < max(angles)
+    for warp in made:
+        if named(warp) == "rotation":  # neither a shear nor a mirror
+            linear = np.array(warp.affine).reshape(2, 3)[:, :2]
+            np.testing.assert_allclose(linear @ linear.T, np.eye(2), atol=1e-12)
+            assert np.linalg.det(linear) == pytest.approx(1.0)
 
 
 def test_nothing_drawn_is_the_identity() -> None:
