@@ -32,7 +32,7 @@ from dpdd.common.privacy.events import Event, Gaussian, NonPrivate, PoissonGauss
 from dpdd.common.privacy.privatise import Privatised, combine, noise_distance, numbered, privatise
 from dpdd.common.privacy.sampling import SampledSum, sampled_event
 from dpdd.common.synthesis import matching
-from dpdd.common.synthesis.signals import Draw
+from dpdd.common.synthesis.signals import MOST_FEATURES, Draw
 from dpdd.common.wire.parsing import MOST_BYTES, MOST_HEADER
 from dpdd.common.wire.request import ReleaseRequest
 from dpdd.common.wire.short import shorten
@@ -108,6 +108,8 @@ def _check(request: ReleaseRequest, settings: matching.MethodSettings) -> None:
         raise ConfigError('the request leaves the number of dimensions open; a coordinator fills in "auto" itself')
     matching.check_shape(settings, request.shape)
     features = features_of(request.shape, settings.width, settings.depth)
+    if features > MOST_FEATURES:
+        raise ConfigError(f"a network with {features} features is too wide; {MOST_FEATURES} is the most")
     if settings.dimensions > features:
         raise ConfigError(f"a network with {features} features has no subspace of {settings.dimensions} dimensions")
     _check_size(request, settings, features)

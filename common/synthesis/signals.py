@@ -31,6 +31,9 @@ _FEATURE_STEPS, _BASIS_STEPS = 2.0**12, 2.0**24
 _LARGEST_FEATURE = 2.0**18
 _FOR_A_NORM = 64  # auxiliary images are enough to know a typical norm
 
+MOST_FEATURES = 1 << 20
+"""Of a network: with more, sums over them in a subspace would not be exact."""
+
 
 @dataclass(frozen=True)
 class SignalSettings:
@@ -175,8 +178,8 @@ def gradients(network: RandomNet, images: Tensor, labels: Tensor) -> Tensor:
 def _exact_coordinates(values: Tensor, space: Subspace) -> NDArray[np.float64]:
     """Coordinates in the subspace by a product of whole numbers, so that the order of summation leaves no trace.
 
-    Exact: a feature is at most 2^18 steps, and a direction has norm 2^24 over at most 2^20 entries (the silo refuses
-    wider networks), so no partial sum passes 2^18 · 2^24 · 2^10 = 2^52, nor 2^53 with the rounding of its entries.
+    Exact: a feature is at most 2^18 steps, and a direction has norm 2^24 over at most `MOST_FEATURES`
+    entries, so no partial sum passes 2^18 · 2^24 · 2^10 = 2^52, nor 2^53 with the rounding of its entries.
     """
     steps = torch.round((values.double() - space.mean) * _FEATURE_STEPS).clamp(-_LARGEST_FEATURE, _LARGEST_FEATURE)
     basis = torch.round(space.basis * _BASIS_STEPS)

@@ -25,7 +25,8 @@ def test_a_connection_that_is_cut_goes_on_where_it_was(tmp_path: Path, caplog: p
     caplog.set_level(logging.INFO, "dpdd.exchange")
     with world(tmp_path) as here:
         silo = here.silo("north")
-        proxy = CuttingProxy(here.port, cuts=[2 * CHUNK + 50_000, CHUNK + 50_000])
+        cuts = [2 * CHUNK + 50_000, CHUNK + 50_000]
+        proxy = CuttingProxy(here.port, cuts, lambda: sum(partial.stat().st_size for partial in here.partials()))
         request = make_request(settings={"features": 100_000})
         with running(silo, address=f"127.0.0.1:{proxy.port}"):
             here.ask(silo, request=request)

@@ -22,7 +22,7 @@ from dpdd.client.node import Node
 from dpdd.client.silo import Silo
 from dpdd.common.progress import Console
 from dpdd.common.wire.answer import SignedReleaseBytes
-from dpdd.common.wire.exchange import Manifest
+from dpdd.common.wire.exchange import CHUNK, Manifest
 from dpdd.common.wire.request import ReleaseRequest
 from dpdd.server.exchange.board import Board
 from dpdd.server.exchange.coordinator import Coordinator
@@ -159,10 +159,14 @@ def big_release(silo: Silo, request: ReleaseRequest, size: int) -> bytes:
 
 
 class CuttingProxy:
-    """Passes bytes on, counts what silos send, and cuts the first connections after `cuts[0]`, `cuts[1]`, ... of it."""
+    """Passes bytes on, counts what silos send, and cuts the first connections after `cuts[0]`, `cuts[1]`, ... of it.
 
-    def __init__(self, port: int, cuts: Sequence[int]) -> None:
-        self._target, self._cuts = port, list(cuts)
+    A cut waits until the server has put away the whole chunks that were passed (`stored` tells how many bytes it
+    has): what is still on its way when a connection ends may be lost, and no bound on what is sent again would hold.
+    """
+
+    def __init__(self, port: int, cuts: Sequence[int], stored: Callable[[], int]) -> None:
+        self._target, self._cuts, self._stored = port, list(cuts), stored
         self.sent = self.connections = 0
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
@@ -184,13 +188,15 @@ class CuttingProxy:
             threading.Thread(target=self._pump, args=(far, near, None, False), daemon=True).start()
 
     def _pump(self, source: socket.socket, sink: socket.socket, limit: int | None, outgoing: bool) -> None:
-        passed = 0
+        passed, before = 0, 0 if limit is None else self._stored()
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
                 sink.sendall(data)
                 passed += len(data)
                 self.sent += len(data) if outgoing else 0
                 if limit is not None and passed >= limit:
+                    whole = before + limit // CHUNK * CHUNK
+                    until(lambda: self._stored() >= whole, 60.0)
                     break
         for end in (source, sink):
             with contextlib.suppress(OSError):

@@ -171,8 +171,8 @@ def test_coordinates_in_a_subspace_are_exact_sums() -> None:
 
 
 def test_no_partial_sum_can_pass_the_exact_integers() -> None:
-    """The widest network that a silo admits has 2^20 features."""
-    width = 1 << 20
+    """With the widest network that a silo admits."""
+    width = module.MOST_FEATURES
     assert 2**18 * (2**24 * width**0.5 + 0.5 * width) <= 2**53
 
 
