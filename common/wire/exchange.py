@@ -31,7 +31,7 @@ AUTHORITY_OID = "2.25.208836237713394093420433346846302394119"
 """Extension of a server certificate with its authority's certificate (DER): TLS shows a newcomer only the former, and
 a join token names the latter by its SHA-256."""
 
-CHUNK = 1 << 19
+CHUNK = 3 << 18
 MOST_CHUNK = 1 << 20
 MOST_MESSAGE = MOST_CHUNK + (1 << 12)
 MOST_REQUEST = 1 << 26

@@ -102,6 +102,7 @@ class ExchangeServer:
             event.wait(grace + 5.0)
         for pool in self._pools:
             pool.shutdown(wait=False, cancel_futures=True)
+        self._uploads.close()
 
     def __enter__(self) -> ExchangeServer:
         self.start()

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,8 +29,8 @@ log = logging.getLogger("dpdd.exchange")
 AT_ONCE = 8
 """So many uploads write at a time; the others wait at their first chunk, which bounds the server's memory."""
 
-BEHIND = 16
-SYNC_EVERY = 1 << 25
+BEHIND = 8
+SYNC_EVERY = 1 << 24
 _TICK = 1.0
 
 
@@ -51,6 +51,11 @@ class Uploads:
         self._lock = threading.Lock()
         self._turns: dict[str, _Turn] = {}
         self._writing: dict[Upload, Call] = {}
+        self._beside = Beside()
+
+    def close(self) -> None:
+        """No more uploads."""
+        self._beside.close()
 
     def received(self, manifest: Manifest, call: Call) -> tuple[int, bool]:
         """How much of a payload is here, and whether it is stored for good. Ends an upload of this silo: who asks has
@@ -73,7 +78,7 @@ class Uploads:
             for other in self._board.partial.glob(f"{_prefix(call.silo, manifest.request_id)}.*"):
                 if other != path:
                     other.unlink(missing_ok=True)  # one partial per request: a silo cannot fill the disk with them
-            with self._slot(call), Upload(path, manifest, call.silo, self._board) as upload:
+            with self._slot(call), Upload(path, manifest, call.silo, self._board, self._beside) as upload:
                 self._writing[upload] = call
                 try:
                     yield upload
@@ -119,23 +124,37 @@ class Uploads:
         return self._board.partial / f"{_prefix(silo, manifest.request_id)}.{manifest.sha256}"
 
 
+class Beside:
+    """What goes on beside receiving, for all uploads: a thread hashes, faster than a network sends, and one syncs."""
+
+    def __init__(self) -> None:
+        self.hashing = ThreadPoolExecutor(1, thread_name_prefix="hashing")
+        self.syncing = ThreadPoolExecutor(1, thread_name_prefix="syncing")
+
+    def close(self) -> None:
+        """Take nothing more on."""
+        self.hashing.shutdown(wait=False)
+        self.syncing.shutdown(wait=False)
+
+
 class Upload:
     """One payload on its way; `add` chunks, then `finish`."""
 
-    def __init__(self, path: Path, manifest: Manifest, silo: str, board: Board) -> None:
-        self._path, self._manifest, self._silo, self._board = path, manifest, silo, board
+    def __init__(self, path: Path, manifest: Manifest, silo: str, board: Board, beside: Beside) -> None:
+        self._path, self._manifest, self._silo, self._board, self._beside = path, manifest, silo, board, beside
         self._file = path.open("ab+", buffering=0)
         self._digest = StreamHash()
         self.received = self._noted = self._read_back()
         self.last = time.monotonic()
-        self._beside, self._unsynced = ThreadPoolExecutor(1, thread_name_prefix="upload"), 0
         self._behind: deque[Future[None]] = deque()
+        self._unsynced, self._synced = 0, Future[None]()
+        self._synced.set_result(None)
 
     def __enter__(self) -> Upload:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._beside.shutdown()
+        wait((*self._behind, self._synced))
         self._file.close()
 
     def add(self, piece: Piece) -> None:
@@ -146,19 +165,13 @@ class Upload:
         self.received += len(piece.data)
         if self.received - self._noted >= CHUNK:
             self._noted, self.last = self.received, time.monotonic()
-        self._behind.append(self._beside.submit(self._take_in, piece.data))
-        self._catch_up(BEHIND)
-
-    def _take_in(self, data: memoryview) -> None:
-        self._digest.update(data)
-        self._unsynced += len(data)
-        if self._unsynced >= SYNC_EVERY:  # now, so that the last time, for which everybody waits, is short
-            self._sync()
-            self._unsynced = 0
-
-    def _catch_up(self, most_behind: int) -> None:
-        while len(self._behind) > most_behind:
+        self._behind.append(self._beside.hashing.submit(self._digest.update, piece.data))
+        while len(self._behind) > BEHIND:
             self._behind.popleft().result()
+        self._unsynced += len(piece.data)
+        if self._unsynced >= SYNC_EVERY:  # now, so that the last time, for which everybody waits, is short
+            self._synced.result()
+            self._synced, self._unsynced = self._beside.syncing.submit(self._sync), 0
 
     def _sync(self) -> None:
         """Make what was written durable, and let go of the memory that it takes meanwhile."""
@@ -171,7 +184,8 @@ class Upload:
 
     def finish(self, release_key: bytes) -> None:
         """Check the whole payload, and move it into the store."""
-        self._catch_up(0)
+        for done in (*self._behind, self._synced):
+            done.result()
         if self.received < self._manifest.size:
             raise WireError(
                 f"the upload ended after {self.received} of {self._manifest.size} bytes; it can go on from there"

@@ -25,6 +25,7 @@ from tests.exchange.bench_upload import Server, measure
 from tests.exchange.worlds import signed
 
 SILOS = 200
+WAVES = 5
 SIZE = 1_000_000
 
 
@@ -63,7 +64,7 @@ def test_two_hundred_silos_at_once(tmp_path: Path) -> None:
     growth = []
     try:
         channels = {silo.name: silo.connect(server.ports["exchange"]) for silo in silos}
-        for wave in range(2):
+        for wave in range(WAVES):
             request = make_request(stage=wave)
             (tmp_path / "request").write_bytes(request.encode())
             release.request_id = bytes.fromhex(request.id)
@@ -99,8 +100,8 @@ def test_two_hundred_silos_at_once(tmp_path: Path) -> None:
     finally:
         server.close()
         coordinator.close()
-    print(f"{SILOS} silos, {SIZE / 1e6:g} MB each: the server grew by {growth[0]:.0f} MB, then by {growth[1]:.0f} MB")
-    assert growth[1] < 80.0, growth  # the connections are there already; what is in flight is bounded, not the payloads
+    print(f"{SILOS} silos, {SIZE / 1e6:g} MB each: the server grew by {' + '.join(f'{each:.0f}' for each in growth)} MB")
+    assert min(growth[-2:]) < 40.0, growth  # 200 MB arrive in each wave; the server has had its threads and buffers
     assert growth[0] < 200.0, growth  # connections, TLS and threads of 200 silos; not their payloads
 
 
