@@ -100,7 +100,8 @@ def test_two_hundred_silos_at_once(tmp_path: Path) -> None:
     finally:
         server.close()
         coordinator.close()
-    print(f"{SILOS} silos, {SIZE / 1e6:g} MB each: the server grew by {' + '.join(f'{each:.0f}' for each in growth)} MB")
+    grown = " + ".join(f"{each:.0f}" for each in growth)
+    print(f"{SILOS} silos, {SIZE / 1e6:g} MB each: the server grew by {grown} MB")
     assert min(growth[-2:]) < 40.0, growth  # 200 MB arrive in each wave; the server has had its threads and buffers
     assert growth[0] < 200.0, growth  # connections, TLS and threads of 200 silos; not their payloads
 

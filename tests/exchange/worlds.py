@@ -195,9 +195,9 @@ class CuttingProxy:
                 passed += len(data)
                 self.sent += len(data) if outgoing else 0
                 if limit is not None and passed >= limit:
-                    whole = before + limit // CHUNK * CHUNK
-                    until(lambda: self._stored() >= whole, 60.0)
                     break
+            if limit is not None and passed >= limit:
+                until(lambda: self._stored() >= before + limit // CHUNK * CHUNK, 60.0)
         for end in (source, sink):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
