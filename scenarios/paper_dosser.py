@@ -55,6 +55,7 @@ ROWS = (
     Row("coupled-ser", "NDPDC in a subspace", "ndpdc", {"dimensions": "auto", "networks": 50}),
     Row("dosser-plain", "Dosser without a subspace", "dosser", {"dimensions": 0}),
     Row("dosser", "Dosser", "dosser"),
+    Row("dosser-squares", "Dosser, whitened, with squares", "dosser", {"moments": 2, "whitening": 0.7}),
     Row("dosser-pea", "Dosser with PEA", "dosser", parts=2, like="dosser"),
 )
 """DOS and SER as in table 2: the third to the sixth row have neither, SER, DOS, and both."""

@@ -80,7 +80,7 @@ def _spaces(network: RandomNet, auxiliary: Tensor, sizes: Sequence[int], seed: i
 def _everything(draw: Draw) -> Subspace:
     """What a method without a subspace does: every feature, clipped to the typical norm."""
     width = draw.settings.length
-    return Subspace(torch.zeros(width), torch.eye(width), draw.scale, torch.zeros(width))
+    return Subspace(torch.zeros(width), torch.eye(width), draw.scale, torch.zeros(width), torch.ones(width), 1.0)
 
 
 @torch.inference_mode()

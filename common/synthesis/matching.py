@@ -69,6 +69,8 @@ class MethodSettings(Settings):
 
     `networks` of 0 means a new one for every draw. `dimensions` of 0 means no subspace; "auto" lets the coordinator
     pick by `subspace.best` before it asks, from `records_per_class`, a public guess of how many there are in all silos.
+    `moments` of 2 adds the squares of coordinates in the subspace: how images of a class differ, not only their mean;
+    `whitening` above 0 gives more weight to directions in which images differ less.
     `encoding` "short" sends 16 bits per number.
     """
 
@@ -80,6 +82,8 @@ class MethodSettings(Settings):
     width: Annotated[int, Field(ge=4, le=512)] = 64
     depth: Annotated[int, Field(ge=1, le=4)] = 3
     dimensions: Annotated[int, Field(ge=0, le=2048)] | Literal["auto"] = "auto"
+    moments: Literal[1, 2] = 1
+    whitening: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
     records_per_class: Annotated[int, Field(ge=1)] = 5000
     auxiliary: Literal["leaves", "generated"] = "leaves"
     auxiliary_images: Annotated[int, Field(ge=10, le=5000)] = 400
@@ -93,6 +97,10 @@ class MethodSettings(Settings):
     def _fitting(self) -> MethodSettings:
         if self.signal == "gradients" and self.dimensions not in (0, "auto"):
             raise ValueError("a subspace is for features; gradients have dimensions = 0")
+        if self.moments == 2 and (self.signal == "gradients" or self.dimensions == 0):
+            raise ValueError("moments = 2 is for features in a subspace")
+        if self.whitening and (self.signal == "gradients" or self.dimensions == 0):
+            raise ValueError("whitening is for features in a subspace")
         if isinstance(self.dimensions, int) and self.dimensions >= self.auxiliary_images:
             raise ValueError(f"{self.auxiliary_images} auxiliary images have fewer than {self.dimensions} dimensions")
         return self
@@ -152,6 +160,8 @@ def signal_settings(settings: MethodSettings, classes: int, shape: Sequence[int]
         settings.width,
         settings.depth,
         settings.dimensions,
+        settings.moments,
+        settings.whitening,
         settings.augment,
         settings.flips,
         tuple(shape),

@@ -44,6 +44,8 @@ class SignalSettings:
     width: int
     depth: int
     dimensions: int
+    moments: Literal[1, 2]
+    whitening: float
     augment: bool
     flips: bool
     shape: Shape
@@ -54,7 +56,7 @@ class SignalSettings:
     def length(self) -> int:
         """Numbers in one signal."""
         if self.dimensions:
-            return self.dimensions
+            return self.dimensions * self.moments
         count = features_of(self.shape, self.width, self.depth)
         if self.kind == "features":
             return count
@@ -86,7 +88,9 @@ class Signals:
         few = self._auxiliary[:_FOR_A_NORM]
         if settings.kind == "features" and settings.dimensions:
             values = _in_double(network, self._auxiliary)
-            return network, subspace.fit(values, settings.dimensions, settings.seed), 1.0
+            space = subspace.fit(values, settings.dimensions, settings.seed, settings.whitening)
+            found = _moments(space(values), space, settings.moments)
+            return network, space, max(float(found.norm(dim=1).median()), 0.5)  # less if auxiliary images are all alike
         with torch.no_grad():
             if settings.kind == "features":
                 found = network.features(few)
@@ -133,7 +137,8 @@ class Draw:
         values = self.network.features(seen)
         if self.space is None:
             return (values / self.scale).numpy()
-        return _exact_coordinates(values, self.space).astype(np.float32)
+        inside = torch.from_numpy(_exact_coordinates(values, self.space))
+        return (_moments(inside, self.space, self.settings.moments) / self.scale).numpy().astype(np.float32)
 
     def of_class_means(self, images: Tensor, labels: Tensor, classes: Sequence[int]) -> Tensor:
         """Mean signal of the images of each of these `classes` (len(classes), length); differentiable."""
@@ -141,7 +146,9 @@ class Draw:
         if self.settings.kind == "gradients":
             return torch.stack([self._class_gradient(network, seen[labels == label], label) for label in classes])
         values = network.features(seen)
-        values = clipped(values / self.scale if self.space is None else self.space(values))
+        if self.space is not None:
+            values = _moments(self.space(values), self.space, self.settings.moments)
+        values = clipped(values / self.scale)
         member = (labels[:, None] == torch.tensor(classes, device=labels.device)).to(values)
         mean: Tensor = (member / member.sum(dim=0).clamp_min(1.0)).T @ values
         return mean
@@ -154,6 +161,11 @@ class Draw:
         loss = functional.cross_entropy(features(images, tuple(weights[:-1])) @ weights[-1].T, wanted)
         found = torch.autograd.grad(loss, weights, create_graph=True)
         return torch.cat([part.flatten() for part in found]) / self.scale
+
+
+def _moments(inside: Tensor, space: Subspace, moments: int) -> Tensor:
+    """Coordinates in a subspace, and with two moments their squares beside them."""
+    return inside if moments == 1 else torch.cat([inside, space.squares(inside)], dim=1)
 
 
 def clipped(signals: Tensor) -> Tensor:
@@ -178,7 +190,7 @@ def gradients(network: RandomNet, images: Tensor, labels: Tensor) -> Tensor:
 def _exact_coordinates(values: Tensor, space: Subspace) -> NDArray[np.float64]:
     """Coordinates in the subspace by a product of whole numbers, so that the order of summation leaves no trace.
 
-    Exact: a feature is at most 2^18 steps, and a direction has norm 2^24 over at most `MOST_FEATURES`
+    Exact: a feature is at most 2^18 steps, and a direction has norm 2^24 or less over at most `MOST_FEATURES`
     entries, so no partial sum passes 2^18 · 2^24 · 2^10 = 2^52, nor 2^53 with the rounding of its entries.
     """
     steps = torch.round((values.double() - space.mean) * _FEATURE_STEPS).clamp(-_LARGEST_FEATURE, _LARGEST_FEATURE)

@@ -26,6 +26,9 @@ from torch import Tensor
 
 from dpdd.common.randomness import gaussians
 
+_HARDLY = 1e-6
+"""A smaller variance is not blown up: features of an instance-normed network are around 1."""
+
 _NOTHING = 1e-10
 """Below this share of the largest variance a direction is rounding errors, and nobody else would find the same one."""
 
@@ -34,22 +37,33 @@ _NOTHING = 1e-10
 class Subspace:
     """Directions (D, d) around a mean (D); `clip` is the norm that half of the auxiliary images have inside it.
 
-    `spectrum` are all variances, those of the kept directions first. Directions are zero where images do not differ.
+    `spectrum` are all variances, those of the kept directions first. Directions are zero where images do not differ,
+    and shorter than 1 where they differ more than in the last one, if the subspace was whitened. `spread` (d) are the
+    deviations of coordinates, and `square_clip` is to `squares` what `clip` is to coordinates.
     """
 
     mean: Tensor
     basis: Tensor
     clip: float
     spectrum: Tensor
+    spread: Tensor
+    square_clip: float
 
     def __call__(self, values: Tensor) -> Tensor:
         """Coordinates inside, in units of the clip norm; differentiable."""
         inside: Tensor = (values - self.mean.to(values)) @ (self.basis / self.clip).to(values)
         return inside
 
+    def squares(self, inside: Tensor) -> Tensor:
+        """Of coordinates: each squared, over its variance among auxiliary images, less 1; in units of their norm."""
+        return _squares(inside * self.clip, self.spread) / self.square_clip
 
-def fit(values: Tensor, dimensions: int, seed: int) -> Subspace:
-    """The `dimensions` directions in which `values` (N, D; float64) differ most."""
+
+def fit(values: Tensor, dimensions: int, seed: int, whitening: float = 0.0) -> Subspace:
+    """The `dimensions` directions in which `values` (N, D; float64) differ most.
+
+    `whitening` from 0 to 1 brings coordinates closer to each other in size: 1 makes them all differ by the same.
+    """
     if values.dtype != torch.float64:
         raise TypeError("a subspace is fitted in double precision")
     count, width = values.shape
@@ -70,8 +84,19 @@ def fit(values: Tensor, dimensions: int, seed: int) -> Subspace:
     signs = torch.where(compass @ basis < 0.0, -1.0, 1.0)
     differ = variances[:dimensions] > _NOTHING * variances[0]
     basis = torch.where(differ, basis * signs, 0.0)
-    norms = (centred @ basis).norm(dim=1)
-    return Subspace(mean, basis, float(norms.median().clamp_min(1e-12)), variances.clamp_min(0.0))
+    variances = variances.clamp_min(0.0)
+    own = variances[:dimensions].clamp_min(_HARDLY)
+    shorter = (own[-1] / own) ** (whitening / 2.0)
+    basis, spread = basis * shorter, own.sqrt() * shorter
+    inside = centred @ basis
+    clip, square_clip = (
+        float(part.norm(dim=1).median().clamp_min(1e-12)) for part in (inside, _squares(inside, spread))
+    )
+    return Subspace(mean, basis, clip, variances, spread, square_clip)
+
+
+def _squares(inside: Tensor, spread: Tensor) -> Tensor:
+    return (inside / spread.to(inside)).square() - 1.0
 
 
 def predict(spectrum: Tensor, noise: float, per_class: float, between: float = 0.3) -> Tensor:

@@ -59,6 +59,7 @@ SMALL: dict[str, Any] = {
 KINDS: dict[str, dict[str, Any]] = {
     "features": {},
     "subspace": {"dimensions": 6},
+    "two moments": {"dimensions": 6, "moments": 2, "whitening": 0.7},
     "gradients": {"signal": "gradients"},
 }
 kinds = pytest.mark.parametrize("kind", KINDS)
@@ -575,6 +576,15 @@ HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
     "more dimensions than features": ({"settings": SMALL | {"dimensions": 17}}, "no subspace of 17 dimensions"),
     "more dimensions than images": ({"settings": SMALL | {"dimensions": 20}}, "auxiliary images have fewer"),
     "a subspace of gradients": ({"settings": SMALL | {"dimensions": 3, "signal": "gradients"}}, "subspace is for"),
+    "squares without a subspace": ({"settings": SMALL | {"moments": 2}}, "moments = 2 is for features in a subspace"),
+    "whitening without a subspace": (
+        {"settings": SMALL | {"whitening": 0.5}},
+        "whitening is for features in a subspace",
+    ),
+    "squares of gradients": (
+        {"settings": SMALL | {"moments": 2, "signal": "gradients"}},
+        "moments = 2 is for features in a subspace",
+    ),
     "networks too wide": ({"settings": SMALL | {"width": 513}}, "width"),
     "networks too deep": ({"settings": SMALL | {"depth": 4}}, "networks of depth 4 are not for records of shape"),
     "absurd draws": ({"settings": SMALL | {"draws": 10**9}}, "draws"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -31,12 +32,12 @@ def blobs(count: int = 300, width: int = 6) -> torch.Tensor:
 
 
 def test_nothing_is_lost_without_noise_clipping_sampling_and_projection() -> None:
-    whole = Subspace(torch.zeros(6), torch.eye(6), 100.0, torch.zeros(6))
+    whole = Subspace(torch.zeros(6), torch.eye(6), 100.0, torch.zeros(6), torch.ones(6), 1.0)
     assert errors(blobs(), whole, noise=0.0, rate=1.0, trials=1) == pytest.approx(0.0, abs=1e-8)
 
 
 def test_noise_adds_its_variance_in_every_coordinate() -> None:
-    whole = Subspace(torch.zeros(6), torch.eye(6), 100.0, torch.zeros(6))
+    whole = Subspace(torch.zeros(6), torch.eye(6), 100.0, torch.zeros(6), torch.ones(6), 1.0)
     found = errors(blobs(), whole, noise=2.0, rate=1.0, trials=2000)
     assert found == pytest.approx(6 * (2.0 * 100.0 / 100) ** 2, rel=0.05)  # 100 records of each class
 
@@ -44,7 +45,7 @@ def test_noise_adds_its_variance_in_every_coordinate() -> None:
 def test_what_is_outside_the_subspace_is_lost() -> None:
     values = blobs()
     space = subspace.fit(values.double(), 2, seed=0)
-    wide = Subspace(space.mean, space.basis, 100.0, space.spectrum)
+    wide = replace(space, clip=100.0)
     means = torch.stack([values[label::3].mean(dim=0) for label in range(3)]).double() - space.mean
     outside = means - means @ space.basis @ space.basis.T
     expected = float(outside.square().sum(dim=1).mean())
@@ -53,11 +54,11 @@ def test_what_is_outside_the_subspace_is_lost() -> None:
 
 def test_sampling_and_clipping_cost_something() -> None:
     values = blobs()
-    whole = Subspace(torch.zeros(6), torch.eye(6), 100.0, torch.zeros(6))
+    whole = Subspace(torch.zeros(6), torch.eye(6), 100.0, torch.zeros(6), torch.ones(6), 1.0)
     second = float(values.square().sum(dim=1).mean())
     found = errors(values, whole, noise=0.0, rate=0.5, trials=1000)
     assert found == pytest.approx(second * (1.0 - 0.5) / (0.5 * 100), rel=0.1)  # E|v|² (1 - q) / (q n)
-    narrow = Subspace(torch.zeros(6), torch.eye(6), 0.5, torch.zeros(6))
+    narrow = Subspace(torch.zeros(6), torch.eye(6), 0.5, torch.zeros(6), torch.ones(6), 1.0)
     assert errors(values, narrow, noise=0.0, rate=1.0, trials=1) > 1.0
 
 

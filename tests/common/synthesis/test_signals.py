@@ -17,15 +17,16 @@ from dpdd.common.synthesis.signals import Draw, Signals, SignalSettings, clipped
 from dpdd.common.synthesis.warp import Warp
 
 SHAPE, CLASSES = (1, 12, 12), 4
-PLAIN = SignalSettings("features", 3, 6, 2, 0, True, True, SHAPE, CLASSES, 5)
+PLAIN = SignalSettings("features", 3, 6, 2, 0, 1, 0.0, True, True, SHAPE, CLASSES, 5)
 KINDS = {
     "features": PLAIN,
     "subspace": replace(PLAIN, dimensions=7),
     "colour subspace": replace(PLAIN, dimensions=7, shape=(3, 12, 10)),
+    "two moments": replace(PLAIN, dimensions=7, moments=2, whitening=0.7),
     "gradients": replace(PLAIN, kind="gradients"),
 }
 kinds = pytest.mark.parametrize("kind", KINDS)
-of_features = pytest.mark.parametrize("kind", ["features", "subspace", "colour subspace"])
+of_features = pytest.mark.parametrize("kind", ["features", "subspace", "colour subspace", "two moments"])
 
 
 @cache
@@ -205,7 +206,7 @@ def test_the_spectrum_is_that_of_the_subspace() -> None:
     torch.testing.assert_close(found.space.spectrum[:count], spectrum, atol=1e-9, rtol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["subspace", "features", "gradients"])
+@pytest.mark.parametrize("kind", ["subspace", "two moments", "features", "gradients"])
 def test_constant_auxiliary_images_give_finite_signals(kind: str) -> None:
     """A coordinator may send any; a silo must not fail on them after its budget was set aside."""
     for value in (0.0, 0.4):

@@ -112,6 +112,32 @@ def test_directions_in_which_nothing_differs_are_left_empty() -> None:
     assert not constant.basis.any() and not constant(torch.ones(3, 50, dtype=torch.float64)).any()
 
 
+@pytest.mark.parametrize("whitening", [0.0, 0.7, 1.0])
+def test_squares_say_how_far_an_image_is_from_what_is_usual_in_each_direction(whitening: float) -> None:
+    values = torch.randn(60, 9, generator=torch.Generator().manual_seed(4), dtype=torch.float64) * torch.arange(9.0)
+    space = fit(values, 9, seed=0, whitening=whitening)
+    squares = space.squares(space(values)) * space.square_clip
+    assert squares[:, :-1].mean(dim=0).abs().max() < 1e-12, "usual images are usual"
+    assert torch.allclose(squares[:, -1], torch.full((60,), -1.0, dtype=torch.float64))  # where nothing differs
+    assert float(squares.norm(dim=1).median()) == pytest.approx(space.square_clip)
+    twice = space.squares(2.0 * space(values)) * space.square_clip
+    assert torch.allclose(twice + 1.0, 4.0 * (squares + 1.0))
+
+
+def test_whitening_evens_out_coordinates_and_no_direction_gets_longer() -> None:
+    values = torch.randn(60, 9, generator=torch.Generator().manual_seed(4), dtype=torch.float64) * torch.arange(
+        1.0, 10.0
+    )
+    plain, half, whole = (fit(values, 8, seed=0, whitening=share) for share in (0.0, 0.5, 1.0))
+    deviations = [(space(values) * space.clip).std(dim=0, correction=0) for space in (plain, half, whole)]
+    assert torch.allclose(deviations[2], deviations[2][-1].expand(8)), "all alike"
+    assert torch.allclose(deviations[1].square(), deviations[0] * deviations[0][-1]), "half of the way"
+    for space, deviation in zip((plain, half, whole), deviations, strict=True):
+        assert float(space.basis.norm(dim=0).max()) <= 1.0 + 1e-12, "or sums of whole numbers would not be exact"
+        assert torch.equal(space.spectrum, plain.spectrum) and torch.allclose(space.spread, deviation)
+        assert float((space(values)).norm(dim=1).median()) == pytest.approx(1.0)
+
+
 def test_wrong_questions_are_refused() -> None:
     with pytest.raises(TypeError, match="double"):
         fit(values(WIDE).float(), 3, 0)
