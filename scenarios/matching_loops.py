@@ -143,7 +143,9 @@ class Bench:
                 for label, part in enumerate(images.split(self.per_class))
             ]
             whole = _gradient(partial(self._engine_loss, task, wanted, number), images)
-            torch.testing.assert_close(whole, torch.cat(plain), rtol=0.0, atol=2e-3 * float(whole.abs().max()))
+            # As a whole: where rounding pushes a pixel over the bend of a ReLU, its own gradient jumps.
+            apart = float((whole - torch.cat(plain)).norm() / whole.norm())
+            assert apart < 2e-3, f"gradients of draw {number} differ by {apart:.2g} of their norm"
 
     def engine_sums(self) -> Statistics:
         """All draws by the mechanism; without noise, as it can be in simulations only."""
