@@ -24,7 +24,6 @@ from dpdd.common.cli import Commands, table
 if TYPE_CHECKING:
     from dpdd.scenarios.matching_loops import Bench
 
-AIM = 5.0
 
 
 def add_to(commands: Commands) -> None:
@@ -72,7 +71,7 @@ def _report(options: argparse.Namespace, bench: Bench) -> Iterator[str]:
     yield f"the optimisation: {options.steps} steps with {bench.images} images, {options.images_per_class} per class"
     yield _rows(bench.optimisations(), images, options.repeats)
     yield ""
-    yield f"The aim is {AIM:g} times as fast. Seconds are of the clock; CPU seconds add up all threads."
+    yield "Seconds are of the clock; CPU seconds add up all threads."
 
 
 def _rows(programs: dict[str, Callable[[], object]], images: int, repeats: int) -> str:
