@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from dpdd.scenarios.matching_loops import Bench
 
 
-
 def add_to(commands: Commands) -> None:
     """Add the command."""
     parser = commands.add(
