@@ -69,6 +69,19 @@ def test_a_signal_has_its_stated_length_and_a_typical_image_norm_one(kind: str) 
         assert np.sort(norms)[29] == pytest.approx(1.0, abs=2e-3)
 
 
+def test_two_moments_are_the_coordinates_and_their_squares() -> None:
+    images, labels = records(20)
+    leaves = dead_leaves(60, *SHAPE, seed=2)
+    for number in range(4):
+        draw = signals_of("two moments").draw(number)
+        found = draw.of_records(images, labels) * draw.scale
+        alone = Signals(replace(draw.settings, moments=1), leaves).draw(number)
+        np.testing.assert_allclose(found[:, :7], alone.of_records(images, labels) * alone.scale, rtol=1e-5, atol=1e-6)
+        assert draw.space is not None
+        squares = draw.space.squares(torch.from_numpy(found[:, :7])).numpy()
+        np.testing.assert_allclose(found[:, 7:], squares, rtol=1e-4, atol=1e-5)
+
+
 @of_features
 def test_class_means_are_the_means_of_clipped_records(kind: str) -> None:
     pictures, labels = records(50, KINDS[kind].shape)
