@@ -38,7 +38,7 @@ def cells_of(paper: Paper, arguments: list[str]) -> list[Cell]:
 
 @pytest.mark.parametrize(
     ("paper", "arguments", "count"),
-    [("sps", [], 8), ("dosser", [], 7), ("dosser", ["--epsilon", "1", "10", "--images-per-class", "10", "50"], 26)],
+    [("sps", [], 8), ("dosser", [], 8), ("dosser", ["--epsilon", "1", "10", "--images-per-class", "10", "50"], 30)],
 )
 def test_every_cell_is_a_valid_scenario_of_its_own(
     tmp_path: Path, paper: str, arguments: list[str], count: int
