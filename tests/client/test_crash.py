@@ -17,7 +17,7 @@ STEPS = ("reserving", "reading", "adding noise", "writing", "committing")
 
 @pytest.mark.timeout(600)
 def test_two_hundred_kills(tmp_path: Path) -> None:
-    """Kills come at random, and a step that they hardly met gets more of them: the machine decides how long steps are."""
+    """Kills come at random; where they hardly met a step (the machine decides how long steps are), there are more."""
     struck: Counter[str] = Counter()
     for turn in range(3):
         struck.update(_kills(tmp_path / str(turn), 200))
