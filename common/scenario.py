@@ -175,13 +175,11 @@ def task_of(name: str) -> tuple[str, int] | None:
 class ProbeSettings(Settings):
     """Multinomial logistic regression on frozen features of a public backbone.
 
-    It sees `copies` of the synthetic images, shifted by up to `shift` pixels and, with `flip`, mirrored at random; or
-    lessons, as they are.
+    It sees `copies` of the synthetic images, shifted by up to `shift` pixels; or lessons, as they are.
     """
 
     copies: Annotated[int, Field(ge=1)] = 5
     shift: Annotated[int, Field(ge=0)] = 2
-    flip: bool = False
     decay: Annotated[float, Field(ge=0.0)] = 1e-3
     iterations: Annotated[int, Field(ge=1)] = 200
 
@@ -199,7 +197,6 @@ class FineTuneSettings(Settings):
     weight_decay: Annotated[float, Field(ge=0.0)] = 5e-4
     warmup: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
     shift: Annotated[int, Field(ge=0)] = 2
-    flip: bool = False
     rho: Annotated[float, Field(ge=0.0)] = 0.05
     alpha: Annotated[float, Field(ge=0.0)] = 0.1
 
@@ -216,7 +213,8 @@ class EvaluationSection(Settings):
 
     `labels` is the best that they may learn from, and they take the best that the set has: `lessons` (so many
     augmentations, blends and collages of its images, labelled by its teacher), `soft` labels, or `hard` ones. So
-    `lessons = 0` says the same as `labels = "soft"`. With `flips`, mirror images are shown too: not for digits.
+    `lessons = 0` says the same as `labels = "soft"`. With `flips`, all of them see mirror images
+    too: not for digits.
     """
 
     runs: Annotated[int, Field(ge=0, le=100)] = 1

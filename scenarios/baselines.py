@@ -4,7 +4,8 @@ Every row has the whole budget for itself, and its ε is our accountant's, for t
 
 - *logistic*: DP-SGD on Poisson batches for logistic regression on frozen features;
 - *lda*, *ridge*: one Gaussian release of class sums and second moment, then a closed form;
-- *finetune*: DP-SGD over all weights through Opacus, for at most ``--minutes`` (only when asked for);
+- *finetune*: such a classifier, then DP-SGD over the network through Opacus, for at most ``--minutes`` (only when asked
+  for);
 - *probe*: logistic regression without any privacy, for reference.
 
 Settings are the same for every dataset. They were chosen on a public proxy, never on a private test set: MNIST's
@@ -39,7 +40,7 @@ from dpdd.common.errors import ConfigError
 from dpdd.common.privacy import discrete_gaussian
 from dpdd.common.privacy.accounting import LARGEST_EPSILON, Guarantee, calibrate, guarantee
 from dpdd.common.privacy.clipping import GRID
-from dpdd.common.privacy.events import Event, Gaussian, NonPrivate, PoissonGaussian, describe
+from dpdd.common.privacy.events import Event, Gaussian, NonPrivate, describe
 from dpdd.common.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ METHODS = {
     "logistic": "DP logistic regression",
     "lda": "one-shot DP-LDA",
     "ridge": "one-shot DP ridge",
-    "finetune": "DP-SGD, all weights",
+    "finetune": "DP-SGD fine-tuning",
 }
 USUAL = ("probe", "logistic", "lda", "ridge")
 
@@ -119,10 +120,8 @@ def prepare(
     train: LabelledImages,
     test: LabelledImages,
     progress: Progress = silent,
-    *,
-    features: bool = True,
 ) -> Task:
-    """Compute and normalise the features of both splits; `finetune` alone needs none."""
+    """Compute and normalise the features of both splits."""
     from dpdd.scenarios import public_features
 
     channels = backbone.network.mean.shape[1]
@@ -131,8 +130,6 @@ def prepare(
             f"the images have {train.shape[0]} channels, but backbone {backbone.card.name} was made for {channels}; "
             "choose another with --backbone"
         )
-    if not features:
-        return Task(backbone, train, test, np.zeros((0, 0)), np.zeros((0, 0)), "not used")
     private, public = (
         public_features.extracted(backbone.network, data.images, what, progress)
         for data, what in ((train, "features of the private records"), (test, "features of the test set"))
@@ -229,25 +226,33 @@ def _closed_form(task: Task, epsilon: float, delta: float, solve: Callable[[Mome
 def _finetune(
     task: Task, epsilon: float, delta: float, chosen: FineTuneSettings | None, minutes: float, progress: Progress
 ) -> Plan:
-    import torch
+    from dpdd.scenarios import private_finetune, private_linear
+    from dpdd.server.evaluate import accuracy
 
-    from dpdd.common.models.probe import accuracy
-    from dpdd.scenarios import private_finetune
-
+    if not task.backbone.card.classes:
+        raise ConfigError(f"backbone {task.backbone.card.name} was never trained, so there is nothing to fine-tune")
     settings = chosen or private_finetune.FineTuneSettings()
-    fresh = private_finetune.fixed(task.backbone.network, task.classes)
+    rows, _ = _rows(task)
+
+    def network(head: NDArray[np.float64]) -> private_finetune.Tunable:
+        return private_finetune.Tunable(task.backbone.network, head, settings.weights)
+
+    fresh = network(np.zeros((task.classes, rows.shape[1])))
     steps = private_finetune.steps_in(minutes, fresh, task.train.shape, settings)
-    rate = private_finetune.sampling_rate(len(task.train), settings)
-    sigma = calibrate(lambda sigma: PoissonGaussian(sigma, rate, steps), epsilon, delta)
+    noise = private_finetune.planned(len(task.train), steps, settings, epsilon, delta)
 
     def score(entropy: Entropy) -> float:
-        network = private_finetune.fixed(task.backbone.network, task.classes)
-        records = task.train.images, task.train.labels
-        private_finetune.train(network, *records, settings, steps, sigma, entropy, minutes=minutes, progress=progress)
-        return accuracy(network, torch.from_numpy(task.test.images), torch.from_numpy(task.test.labels))
+        labels = task.train.labels
+        head = private_linear.logistic(rows, labels, task.classes, settings.head, noise.head, entropy, progress)
+        tuned = network(head)
+        images = task.train.images
+        private_finetune.train(tuned, images, labels, settings, noise, entropy, minutes=minutes, progress=progress)
+        return accuracy([tuned], task.test).mean
 
-    draws = steps * sum(parameter.numel() for parameter in fresh.parameters())
-    return Plan(PoissonGaussian(sigma, rate, steps), _distance(sigma * GRID, draws), score)
+    draws = settings.head.steps * rows.shape[1] * task.classes + 1
+    distance = _distance(noise.head * private_linear.PRODUCT, draws)
+    distance += _distance(noise.network * GRID, steps * sum(each.numel() for each in fresh.trained()))
+    return Plan(noise.event(settings), distance, score)
 
 
 def _rows(task: Task) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -297,7 +302,7 @@ def _run(options: argparse.Namespace) -> None:
     train, test = datasets.load(options.dataset, "train"), datasets.load(options.dataset, "test")
     if options.records:
         train = train.subset(np.arange(min(options.records, len(train))))
-    task = prepare(backbone, train, test, console, features=set(options.methods) != {"finetune"})
+    task = prepare(backbone, train, test, console)
     budgets = [(epsilon, options.delta) for epsilon in options.epsilon]
     rows = run(task, options.methods, budgets, options.seeds, minutes=options.minutes, progress=console)
     console.finish()

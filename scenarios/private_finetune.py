@@ -1,14 +1,18 @@
-"""DP-SGD over all weights of a public backbone, with per-example gradients by Opacus.
+"""DP-SGD over the weights of a public backbone, from a private linear classifier on, with Opacus' gradients.
+
+First a head: DP logistic regression on whitened frozen features, as in `dpdd.scenarios.private_linear`; its many cheap
+steps take most of the budget. Then DP-SGD over head and network with the rest. Training all weights at once from a head
+of zeros is far worse (see `dpdd.scenarios.baselines`): while the head is noise, so are the gradients behind it.
 
 Neighbours: one labelled record added or removed. A record's gradient (averaged over its augmentations) is clipped over
 all weights together and put on the integer grid of `GRID` steps per unit, rounding towards zero: L2 sensitivity `GRID`.
 Batches are Poisson-sampled, an empty one included; sums are divided by the expected size of a batch. The noise is our
-discrete Gaussian, and the event, `PoissonGaussian`, goes to our accountant, not to Opacus'.
+discrete Gaussian, and the event, a `PoissonGaussian`, goes to our accountant, not to Opacus'.
 
-BatchNorm mixes records, so `fixed` puts its public statistics, scale and shift into a layer without weights. Opacus
-(1.6) unfolds the inputs of convolutions as if they lay channels first, and gives wrong gradients for `channels_last`
-without a word, so `fixed` also has every convolution's input laid out anew. The number of records is taken as public
-here, rounded to one digit, as everybody does who runs DP-SGD: in the baseline's favour.
+BatchNorm mixes records, so `tunable` puts its public statistics, scale and shift into an `Affine`. Opacus (1.6) unfolds
+the inputs of convolutions as if they lay channels first, and gives wrong gradients for `channels_last` without a word,
+so every convolution's input is laid out anew. The number of records is taken as public here, rounded to one digit, as
+everybody does who runs DP-SGD: in the baseline's favour.
 
 How many steps fit into the time is measured on noise images before any record is read, since σ depends on it. When the
 clock is slower after all, the run ends early: fewer releases than were paid for.
@@ -20,7 +24,8 @@ import copy
 import math
 import time
 import warnings
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -33,21 +38,33 @@ from dpdd.common.config import Settings
 from dpdd.common.models.tapped import FeatureNet, Tap, TappedNorm
 from dpdd.common.models.training import augment
 from dpdd.common.privacy import discrete_gaussian
+from dpdd.common.privacy.accounting import calibrate
 from dpdd.common.privacy.clipping import GRID
 from dpdd.common.privacy.entropy import Entropy
+from dpdd.common.privacy.events import Event, PoissonGaussian, compose
 from dpdd.common.privacy.sampling import poisson_sample
 from dpdd.common.progress import Progress, silent
+from dpdd.scenarios.private_linear import BIAS, LogisticSettings
 
-_MARGIN = 1.0 - 1e-5  # far more than float32 loses in a norm or a product
+_MARGIN = 1.0 - 1e-5  # more than float32 can lose in a sum of 256 squares, whatever the order, and in a product
+_EXACTLY = (1 << 24) // GRID  # so many whole numbers of at most `GRID` float32 adds without rounding
 
 
 class FineTuneSettings(Settings):
-    """DP-SGD with momentum; `augmentations` copies of a record are averaged before its gradient is clipped."""
+    """A linear classifier first, then DP-SGD with momentum over all `weights`, or the scales and shifts of norms only.
 
-    batch: Annotated[int, Field(ge=1)] = 256
+    `share` of the budget, counted in 1 / σ², is for the second part. `learning_rate` is the network's, `head_rate` the
+    head's, per dimension; `augmentations` copies of a record are averaged before its gradient is clipped.
+    """
+
+    head: LogisticSettings = LogisticSettings()
+    share: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.3
+    weights: Literal["all", "norms"] = "norms"
+    batch: Annotated[int, Field(ge=1)] = 2048
     most_steps: Annotated[int, Field(ge=1)] = 1000
-    learning_rate: Annotated[float, Field(gt=0.0)] = 0.5
-    momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
+    learning_rate: Annotated[float, Field(gt=0.0)] = 0.1
+    head_rate: Annotated[float, Field(ge=0.0)] = 0.1
+    momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.8
     clip: Annotated[float, Field(gt=0.0)] = 1.0
     augmentations: Annotated[int, Field(ge=1)] = 1
     shift: Annotated[int, Field(ge=0)] = 2
@@ -55,61 +72,122 @@ class FineTuneSettings(Settings):
     at_once: Annotated[int, Field(ge=1)] = 32
 
 
-class FixedNorm(nn.Module):
-    """What BatchNorm is in eval mode: a public scale and shift of each channel."""
+@dataclass(frozen=True)
+class Noise:
+    """Noise multipliers of the two parts, and what is sampled in the second."""
 
-    scale: Tensor
-    shift: Tensor
+    head: float
+    network: float
+    rate: float
+    steps: int
+
+    def event(self, settings: FineTuneSettings) -> Event:
+        """What both parts cost."""
+        return compose(settings.head.event(self.head), PoissonGaussian(self.network, self.rate, self.steps))
+
+
+def planned(records: int, steps: int, settings: FineTuneSettings, epsilon: float, delta: float) -> Noise:
+    """Noise for both parts that costs (`epsilon`, `delta`) in all."""
+    rate = sampling_rate(records, settings)
+    head = calibrate(settings.head.event, epsilon, delta) / math.sqrt(1.0 - settings.share)
+    network = calibrate(lambda sigma: PoissonGaussian(sigma, rate, steps), epsilon, delta) / math.sqrt(settings.share)
+
+    def both(factor: float) -> Noise:
+        return Noise(factor * head, factor * network, rate, steps)
+
+    return both(calibrate(lambda factor: both(factor).event(settings), epsilon, delta))
+
+
+class Affine(nn.Module):
+    """A scale and shift of each channel."""
+
+    def __init__(self, scale: Tensor, shift: Tensor) -> None:
+        super().__init__()
+        self.scale, self.shift = nn.Parameter(scale), nn.Parameter(shift)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scale and shift."""
+        return torch.addcmul(self.shift.view(1, -1, 1, 1), x, self.scale.view(1, -1, 1, 1))
+
+
+def _of_each(layer: Affine, inputs: list[Tensor], backward: Tensor) -> dict[nn.Parameter, Tensor]:
+    """Per-example gradients of an `Affine`, as Opacus asks for them."""
+    return {layer.scale: (inputs[0] * backward).sum((2, 3)), layer.shift: backward.sum((2, 3))}
+
+
+class FixedNorm(nn.Module):
+    """What BatchNorm is in eval mode: an `Affine` of its public statistics."""
 
     def __init__(self, norm: TappedNorm) -> None:
         super().__init__()
         assert norm.running_mean is not None and norm.running_var is not None
         scale = norm.weight / torch.sqrt(norm.running_var + norm.eps)
-        self.register_buffer("scale", scale.detach().view(1, -1, 1, 1).clone())
-        self.register_buffer("shift", (norm.bias - norm.running_mean * scale).detach().view(1, -1, 1, 1).clone())
+        self.affine = Affine(scale.detach().clone(), (norm.bias - norm.running_mean * scale).detach().clone())
 
     def forward(self, x: Tensor, tap: Tap | None = None) -> Tensor:
         """Scale and shift; there is nothing to tap while training."""
         assert tap is None
-        return x * self.scale + self.shift
+        moved: Tensor = self.affine(x)
+        return moved
 
 
-def fixed(backbone: FeatureNet, classes: int) -> FeatureNet:
-    """A copy of `backbone` with `FixedNorm` for BatchNorm and a head of zeros for `classes`, all weights trainable."""
-    network: FeatureNet = copy.deepcopy(backbone).to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
-    _replace(network)
-    for module in network.modules():
-        if isinstance(module, nn.Conv2d):
-            module.register_forward_pre_hook(_channels_first)
-    network.head = nn.Linear(backbone.head.in_features, classes)
-    nn.init.zeros_(network.head.weight)
-    nn.init.zeros_(network.head.bias)
-    return network.requires_grad_(True).train()
+class Tunable(nn.Module):
+    """A public network without BatchNorm, and a linear classifier of its whitened features."""
+
+    def __init__(self, backbone: FeatureNet, head: NDArray[np.float64], weights: Literal["all", "norms"]) -> None:
+        super().__init__()
+        self.network: FeatureNet = copy.deepcopy(backbone).to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+        _replace(self.network)
+        self.network.requires_grad_(False)
+        for module in self.network.modules():
+            if isinstance(module, nn.Conv2d):
+                module.register_forward_pre_hook(_channels_first)
+                module.requires_grad_(weights == "all")
+            elif isinstance(module, Affine):
+                module.requires_grad_(True)
+        self.head = nn.Linear(head.shape[1], head.shape[0], bias=False)
+        with torch.no_grad():
+            self.head.weight.copy_(torch.from_numpy(head))
+        self.train()
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits: what `private_linear.with_bias` makes of whitened features, times the head."""
+        features = self.network.whitening(self.network.features(images), self.head.in_features - 1)
+        unit = features / torch.linalg.vector_norm(features, dim=1, keepdim=True).clamp_min(1e-12)
+        rows = functional.pad(unit, (0, 1), value=BIAS) / math.hypot(1.0, BIAS)
+        logits: Tensor = self.head(rows)
+        return logits
+
+    def trained(self) -> list[nn.Parameter]:
+        """All that is trained: the head last."""
+        return [parameter for parameter in self.parameters() if parameter.requires_grad]
 
 
 class PrivateSteps:
     """A network with per-example gradients. Records are arguments of `gradient`, and are not kept."""
 
-    def __init__(self, network: FeatureNet, settings: FineTuneSettings) -> None:
-        from opacus.grad_sample import GradSampleModule
+    def __init__(self, network: Tunable, settings: FineTuneSettings) -> None:
+        from opacus.grad_sample import GradSampleModule, register_grad_sampler
 
+        register_grad_sampler(Affine)(_of_each)
         self.network, self.settings = network, settings
         self._sampled = GradSampleModule(network, loss_reduction="sum")
 
     def gradient(self, images: Tensor, labels: Tensor, generator: torch.Generator) -> list[Tensor]:
         """The sum of clipped gradients over uint8 images, in whole steps of clip / `GRID`, as float64."""
-        parameters = list(self.network.parameters())
-        total = [torch.zeros(p.shape, dtype=torch.float64) for p in parameters]
+        total = [torch.zeros(p.shape, dtype=torch.float64) for p in self.network.trained()]
         for start in range(0, len(images), self.settings.at_once):
             part = slice(start, start + self.settings.at_once)
             each = self._per_example(images[part], labels[part], generator)
-            squares = torch.stack([g.double().flatten(1).square().sum(dim=1) for g in each]).sum(dim=0)
-            norms = squares.sqrt() / self.settings.clip
-            factor = GRID * _MARGIN / self.settings.clip / norms.clamp_min(1.0)
-            factor[~torch.isfinite(factor)] = 0.0
+            norms = torch.stack([_squares(g.flatten(1)) for g in each]).sum(dim=0).sqrt() / self.settings.clip
+            factor = (GRID * _MARGIN / self.settings.clip / norms.clamp_min(1.0)).float()
+            if not bool(torch.isfinite(norms).all()):  # a record without a usable gradient counts for nothing
+                each = [torch.where(torch.isfinite(norms).view(-1, *[1] * (g.ndim - 1)), g, 0.0) for g in each]
+                factor = torch.nan_to_num(factor)
             for sums, gradients in zip(total, each, strict=True):
-                scaled = gradients * factor.float().view(-1, *[1] * (gradients.ndim - 1))
-                sums += torch.nan_to_num(scaled, 0.0, 0.0, 0.0).trunc_().sum(dim=0, dtype=torch.float64)
+                whole = gradients.mul_(factor.view(-1, *[1] * (gradients.ndim - 1))).trunc_()
+                for few in whole.split(_EXACTLY):
+                    sums += few.sum(dim=0)
         return total
 
     def close(self) -> None:
@@ -123,12 +201,14 @@ class PrivateSteps:
             warnings.filterwarnings("ignore", message="Full backward hook is firing")
             logits = self._sampled(batch.float() / 255)
             functional.cross_entropy(logits, labels.repeat_interleave(copies), reduction="sum").backward()
-        found = [p.grad_sample.unflatten(0, (-1, copies)).mean(1) for p in self.network.parameters()]  # type: ignore[attr-defined]
+        found: list[Tensor] = [p.grad_sample for p in self.network.trained()]  # type: ignore[attr-defined]
+        if copies > 1:
+            found = [gradients.unflatten(0, (-1, copies)).mean(1) for gradients in found]
         self._sampled.zero_grad(set_to_none=True)
         return found
 
 
-def steps_in(minutes: float, network: FeatureNet, shape: tuple[int, int, int], settings: FineTuneSettings) -> int:
+def steps_in(minutes: float, network: Tunable, shape: tuple[int, int, int], settings: FineTuneSettings) -> int:
     """How many steps should fit into `minutes`, measured on noise images."""
     trial = PrivateSteps(copy.deepcopy(network), settings)
     images = torch.randint(0, 256, (settings.at_once, *shape), dtype=torch.uint8)
@@ -151,39 +231,47 @@ def sampling_rate(records: int, settings: FineTuneSettings) -> float:
 
 
 def train(
-    network: FeatureNet,
+    network: Tunable,
     images: NDArray[np.uint8],
     labels: NDArray[np.int64],
     settings: FineTuneSettings,
-    steps: int,
-    sigma: float,
+    noise: Noise,
     entropy: Entropy,
     *,
     minutes: float = math.inf,
     progress: Progress = silent,
 ) -> int:
-    """Train `network` (of `fixed`) in place: `PoissonGaussian(sigma, sampling_rate(...), steps)`; the steps done."""
-    rate = sampling_rate(len(images), settings)
-    scale = discrete_gaussian.scale_for(sigma * GRID)
+    """Train `network` in place, which releases the second part of `noise`; give the steps done."""
+    scale = discrete_gaussian.scale_for(noise.network * GRID)
     generator = torch.Generator().manual_seed(int.from_bytes(entropy.take(7), "little"))
     private = PrivateSteps(network, settings)
-    optimiser = torch.optim.SGD(network.parameters(), lr=settings.learning_rate, momentum=settings.momentum)
+    *body, head = network.trained()
+    rates = {"network": settings.learning_rate, "head": settings.head_rate * network.head.in_features}
+    groups = [{"params": body, "name": "network"}, {"params": [head], "name": "head"}]
+    optimiser = torch.optim.SGD(groups, lr=0.0, momentum=settings.momentum)
     started = time.monotonic()
-    for step in range(steps):
-        pick = poisson_sample(len(images), rate, entropy)
+    for step in range(noise.steps):
+        pick = poisson_sample(len(images), noise.rate, entropy)
         sums = private.gradient(torch.from_numpy(images[pick]), torch.from_numpy(labels[pick]), generator)
-        for parameter, total in zip(network.parameters(), sums, strict=True):
-            noise = torch.from_numpy(discrete_gaussian.sample(scale, total.numel(), entropy)).view(total.shape)
-            mean = (total + noise) * (settings.clip / GRID / settings.batch)
-            parameter.grad = mean.to(parameter.dtype)
+        for parameter, total in zip(network.trained(), sums, strict=True):
+            drawn = torch.from_numpy(discrete_gaussian.sample(scale, total.numel(), entropy)).view(total.shape)
+            parameter.grad = ((total + drawn) * (settings.clip / GRID / settings.batch)).to(parameter.dtype)
         for group in optimiser.param_groups:
-            group["lr"] = settings.learning_rate * 0.5 * (1.0 + math.cos(math.pi * step / steps))
+            group["lr"] = rates[group["name"]] * 0.5 * (1.0 + math.cos(math.pi * step / noise.steps))
         optimiser.step()
-        progress("DP-SGD over all weights", step + 1, steps)
+        progress("DP-SGD over the network", step + 1, noise.steps)
         if time.monotonic() - started > 60.0 * minutes:
             break
     private.close()
     return step + 1
+
+
+def _squares(rows: Tensor) -> Tensor:
+    """The squared norm of each row, in float64: short sums in float32, which is far faster, then their sum."""
+    even = rows.shape[1] // 256 * 256
+    short = torch.linalg.vector_norm(rows[:, :even].unflatten(1, (-1, 256)), dim=2) if even else rows[:, :0]
+    rest = torch.linalg.vector_norm(rows[:, even:], dim=1, keepdim=True)
+    return torch.cat([short, rest], dim=1).double().square().sum(dim=1)
 
 
 def _channels_first(_module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -146,7 +146,7 @@ def probes(
         generator = torch.Generator().manual_seed(subseed(seed, f"linear probe {run}"))
         features = []
         for done in range(copies):
-            seen = images if altered else augment(images, probe.shift, probe.flip, generator)
+            seen = images if altered else augment(images, probe.shift, settings.flips, generator)
             features.append(_features(backbone, seen))
             progress(f"features for linear probe {run + 1} of {settings.runs}", done + 1, copies)
         repeated = labels.repeat(copies, *[1] * (labels.ndim - 1))
@@ -225,7 +225,7 @@ def _fine_tune(
         pick = torch.randint(len(images), (min(settings.batch, len(images)),), generator=generator)
         batch, wanted = images[pick], labels[pick]
         if not altered:
-            batch = augment(batch, settings.shift, settings.flip, generator)
+            batch = augment(batch, settings.shift, evaluation.flips, generator)
 
         def loss_of(batch: Tensor = batch, wanted: Tensor = wanted) -> Tensor:
             return functional.cross_entropy(network(batch), wanted)

@@ -54,6 +54,9 @@ class TrainingSettings:
         Helps accuracy on the public classes, and tends to hurt frozen features: 0 by default.
     crop_padding, flip
         Random shifts by up to so many pixels (edges repeated), and random mirror images.
+    crop, crop_until
+        Side of random cut-outs to train on until that share of the run; the rest sees whole images, as users will. A
+        cut-out of 24 of 32 pixels costs about half the time, so that the same time holds more epochs.
     ema
         Decay per step of an average of the weights, which is then the result; 0 for none.
     seed
@@ -72,12 +75,16 @@ class TrainingSettings:
     label_smoothing: float = 0.0
     crop_padding: int = 3
     flip: bool = True
+    crop: int | None = None
+    crop_until: float = 0.8
     ema: float = 0.0
     seed: int = 0
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or self.batch_size < 2 or (self.minutes is not None and not self.minutes > 0):
             raise ConfigError("Training needs at least 1 epoch, batches of at least 2, and more than 0 minutes.")
+        if (self.crop is not None and self.crop < 1) or not 0 <= self.crop_until <= 1:
+            raise ConfigError("Cut-outs have a side of at least 1 pixel, and end at a share of the run from 0 to 1.")
         if not (0 <= self.warmup < 1 and 0 <= self.ema < 1 and 0 <= self.label_smoothing < 1):
             raise ConfigError("Warm-up, EMA decay and label smoothing are shares, from 0 to below 1.")
         if not (self.learning_rate > 0 and 0 <= self.momentum < 1 and self.weight_decay >= 0):
@@ -124,8 +131,9 @@ class Training:
         started, before, losses, step = time.monotonic(), self.seconds, 0.0, 0
         for step in range(1, self.batches + 1):
             chosen = order[(step - 1) * settings.batch_size : step * settings.batch_size]
-            batch = augment(self.images[chosen], settings.crop_padding, settings.flip, generator).float() / 255
-            losses += self._step(batch, self.labels[chosen])
+            side = settings.crop if self.progress < settings.crop_until else None
+            batch = augment(self.images[chosen], settings.crop_padding, settings.flip, generator, side)
+            losses += self._step(batch.float() / 255, self.labels[chosen])
             self.seconds = before + time.monotonic() - started
             self.progress = (self.epoch * self.batches + step) / (settings.epochs * self.batches)
             if settings.minutes is not None:
@@ -189,18 +197,25 @@ class Training:
         return ((name, t) for name, t in self.network.state_dict().items() if t.is_floating_point())
 
 
-def augment(images: Tensor, padding: int, flip: bool, generator: torch.Generator) -> Tensor:
-    """Shift each image of (N, C, H, W) by up to `padding` pixels, repeating edges; mirror half of them."""
-    count, _, height, width = images.shape
-    shift = torch.randint(-padding, padding + 1, (2, count, 1), generator=generator)
-    rows = (shift[0] + torch.arange(height)).clamp(0, height - 1)
-    columns = (shift[1] + torch.arange(width)).clamp(0, width - 1)
+def augment(images: Tensor, padding: int, flip: bool, generator: torch.Generator, side: int | None = None) -> Tensor:
+    """Shift each image of (N, C, H, W) by up to `padding` pixels, repeating edges; mirror half of them.
+
+    With `side`, give a random square of that size out of each.
+    """
+    count, _, *size = images.shape
+    rows, columns = (_window(count, length, min(side or length, length), padding, generator) for length in size)
     if flip:
         mirrored = torch.rand(count, 1, generator=generator) < 0.5
         columns = torch.where(mirrored, columns.flip(1), columns)
     each = torch.arange(count)[:, None, None]
     channels_last = images.permute(0, 2, 3, 1)[each, rows[:, :, None], columns[:, None, :]]
     return channels_last.permute(0, 3, 1, 2)
+
+
+def _window(count: int, length: int, kept: int, padding: int, generator: torch.Generator) -> Tensor:
+    """For each of `count` images, `kept` neighbouring rows (or columns) out of `length`, edges repeated."""
+    first = torch.randint(-padding, length - kept + padding + 1, (count, 1), generator=generator)
+    return (first + torch.arange(kept)).clamp(0, length - 1)
 
 
 def rate(settings: TrainingSettings, progress: float) -> float:

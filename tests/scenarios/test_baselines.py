@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from dpdd.common import datasets
 from dpdd.common.cli import Commands
+from dpdd.common.errors import ConfigError
 from dpdd.common.models import backbone as backbones
 from dpdd.common.models.convnet import ConvNetArchitecture
 from dpdd.common.models.tapped import FeatureNet
@@ -251,23 +252,35 @@ def stripes(count: int, seed: int) -> datasets.LabelledImages:
 STILL = private_finetune.FineTuneSettings(shift=0, at_once=4, batch=8)
 
 
+def tunable(kind: str, weights: Any = "all", spread: float = 1.0) -> private_finetune.Tunable:
+    network = tiny_network(kind)
+    network.whitening.fit(torch.randn(500, network.whitening.most, generator=torch.Generator().manual_seed(0)))
+    head = np.random.default_rng(0).normal(size=(3, network.whitening.most + 1)) * spread
+    return private_finetune.Tunable(network, head, weights)
+
+
 @pytest.mark.parametrize("kind", ["convnet", "wrn"])
-def test_fixed_norms_compute_what_batchnorm_did(kind: str) -> None:
-    network, images = tiny_network(kind), torch.rand(5, 1, 8, 8)
-    fixed = private_finetune.fixed(network, 3)
-    torch.testing.assert_close(fixed.features(images), network.features(images), rtol=1e-4, atol=1e-5)
-    assert fixed(images).abs().max() == 0 and not any("running" in name for name in fixed.state_dict())
+def test_a_tunable_network_starts_as_the_linear_classifier_of_the_backbone(kind: str) -> None:
+    network, images, head = tiny_network(kind), stripes(5, 0).images, np.random.default_rng(0)
+    network.whitening.fit(torch.randn(500, network.whitening.most))
+    weight = head.normal(size=(3, network.whitening.most + 1))
+    expected = with_bias(public_features.extracted(network, images, "")) @ weight.T
+    tuned = private_finetune.Tunable(network, weight, "all")
+    found = tuned(torch.from_numpy(images).float() / 255).detach().numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
+    assert not any("running" in name for name in tuned.state_dict())
 
 
+@pytest.mark.parametrize("weights", ["all", "norms"])
 @pytest.mark.parametrize("kind, clip", [("convnet", 0.05), ("convnet", 100.0), ("wrn", 0.5)])
-def test_opacus_gradients_are_clipped_as_autograd_would(kind: str, clip: float) -> None:
-    network, data = private_finetune.fixed(tiny_network(kind), 3), stripes(10, 0)
-    torch.nn.init.normal_(network.head.weight)
+def test_opacus_gradients_are_clipped_as_autograd_would(kind: str, clip: float, weights: str) -> None:
+    network, data = tunable(kind, weights), stripes(10, 0)
+    assert any(p.ndim == 4 for p in network.trained()) == (weights == "all")
     images, labels = torch.from_numpy(data.images), torch.from_numpy(data.labels)
-    expected = [torch.zeros_like(p) for p in network.parameters()]
+    expected = [torch.zeros_like(p) for p in network.trained()]
     for image, label in zip(images, labels, strict=True):
         loss = functional.cross_entropy(network(image[None].float() / 255), label[None])
-        each = torch.autograd.grad(loss, list(network.parameters()))
+        each = torch.autograd.grad(loss, network.trained())
         norm = math.sqrt(sum(float(g.square().sum()) for g in each))
         for total, gradient in zip(expected, each, strict=True):
             total += gradient * min(1.0, clip / norm)
@@ -278,23 +291,50 @@ def test_opacus_gradients_are_clipped_as_autograd_would(kind: str, clip: float) 
         torch.testing.assert_close(ours.float() * clip / GRID, theirs, rtol=1e-3, atol=1e-4 * clip)
 
 
-def test_one_record_moves_the_opacus_sum_by_the_sensitivity_at_most() -> None:
-    network, data = private_finetune.fixed(tiny_network("convnet"), 3), stripes(6, 0)
-    torch.nn.init.normal_(network.head.weight, std=30.0)
-    private = private_finetune.PrivateSteps(network, STILL.model_copy(update={"clip": 0.01, "augmentations": 3}))
+@pytest.mark.parametrize("weights", ["all", "norms"])
+def test_one_record_moves_the_opacus_sum_by_the_sensitivity_at_most(weights: str) -> None:
+    network, data = tunable("convnet", weights, spread=30.0), stripes(40, 0)
+    settings = STILL.model_copy(update={"clip": 0.01, "augmentations": 3, "at_once": 32})
+    private = private_finetune.PrivateSteps(network, settings)
     images, labels = torch.from_numpy(data.images), torch.from_numpy(data.labels)
 
     def total(keep: list[int]) -> torch.Tensor:
         return torch.cat([g.flatten() for g in private.gradient(images[keep], labels[keep], torch.Generator())])
 
-    moved = [float((total(list(range(6))) - total([j for j in range(6) if j != i])).norm()) for i in range(6)]
+    every = list(range(40))
+    moved = [float((total(every) - total([j for j in every if j != i])).norm()) for i in (0, 15, 16, 31, 32, 39)]
     assert max(moved) <= GRID and max(moved) > 0.99 * GRID
     assert float(total([]).abs().max()) == 0.0, "an empty batch is legal"
 
 
+def test_a_record_without_a_usable_gradient_counts_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, data = tunable("convnet"), stripes(5, 0)
+    private = private_finetune.PrivateSteps(network, STILL)
+    usual = private._per_example
+    images, labels = torch.from_numpy(data.images), torch.from_numpy(data.labels)
+    clean = private.gradient(images[1:], labels[1:], torch.Generator())
+
+    def spoilt(*arguments: object) -> list[torch.Tensor]:
+        each = usual(*arguments)  # type: ignore[arg-type]
+        each[0][0] = math.inf
+        each[1][0] = math.nan
+        return each
+
+    private.settings = STILL.model_copy(update={"at_once": 5})
+    monkeypatch.setattr(private, "_per_example", spoilt)
+    for ours, theirs in zip(private.gradient(images, labels, torch.Generator()), clean, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=5.0)
+
+
+@pytest.mark.parametrize("length", [1, 255, 256, 257, 5000])
+def test_squares_of_long_rows_are_right_to_more_than_the_margin(length: int) -> None:
+    rows = torch.randn(7, length) * torch.logspace(-4, 4, 7)[:, None]
+    ours, exact = private_finetune._squares(rows), rows.double().square().sum(dim=1)
+    assert float((ours / exact - 1.0).abs().max()) < 1e-6
+
+
 def test_copies_of_a_record_are_averaged_before_clipping() -> None:
-    network, data = private_finetune.fixed(tiny_network("convnet"), 3), stripes(5, 0)
-    torch.nn.init.normal_(network.head.weight)
+    network, data = tunable("convnet"), stripes(5, 0)
     images, labels, sums = torch.from_numpy(data.images), torch.from_numpy(data.labels), []
     for copies in (1, 4):  # without shifts all copies are the same
         settings = STILL.model_copy(update={"clip": 100.0, "augmentations": copies})
@@ -305,30 +345,45 @@ def test_copies_of_a_record_are_averaged_before_clipping() -> None:
     assert sums[0].abs().max() > 1000.0
 
 
-def flat(network: FeatureNet) -> torch.Tensor:
-    return torch.cat([parameter.detach().flatten() for parameter in network.parameters()])
+def flat(network: private_finetune.Tunable) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in network.trained()[:-1]])
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.7, 1.3])
 def test_dp_sgd_adds_the_noise_it_should(factor: float) -> None:
-    network, data = private_finetune.fixed(tiny_network("wrn"), 3), stripes(1, 0)
+    network, data = tunable("wrn"), stripes(1, 0)
     before = flat(network)
     settings = STILL.model_copy(update={"learning_rate": 1.0, "momentum": 0.0, "clip": 0.5, "batch": 1})
     # One step over one record: it moves the weights by norm 0.5 at most, the noise by 3 x 0.5 in each of 10^5.
-    private_finetune.train(network, data.images, data.labels, settings, 1, 3.0 * factor, SeededEntropy(2))
+    noise = private_finetune.Noise(1.0, 3.0 * factor, 1.0, 1)
+    private_finetune.train(network, data.images, data.labels, settings, noise, SeededEntropy(2))
     moved = flat(network) - before
     assert (abs(float(moved.std()) / 1.5 - 1.0) < 0.05) == (factor == 1.0)
 
 
-def test_dp_sgd_learns_and_keeps_its_time() -> None:
-    network, data, test = private_finetune.fixed(tiny_network("convnet"), 3), stripes(300, 0), stripes(90, 1)
-    settings = STILL.model_copy(update={"batch": 60, "at_once": 60, "learning_rate": 1.0})
+@pytest.mark.parametrize("weights", ["all", "norms"])
+def test_dp_sgd_learns_and_keeps_its_time(weights: str) -> None:
+    network, data, test = tunable("convnet", weights, spread=0.0), stripes(300, 0), stripes(90, 1)
+    rates = {"learning_rate": 0.2, "head_rate": 0.5}
+    settings = STILL.model_copy(update={"batch": 60, "at_once": 60, **rates})
     assert private_finetune.steps_in(1e-9, network, (1, 8, 8), settings) == 1
-    done = private_finetune.train(network, data.images, data.labels, settings, 30, 0.3, SeededEntropy(0))
+    noise = private_finetune.Noise(1.0, 0.1, 0.2, 60)
+    done = private_finetune.train(network, data.images, data.labels, settings, noise, SeededEntropy(0))
     answers = network(torch.from_numpy(test.images).float() / 255).argmax(1).numpy()
-    assert done == 30 and (answers == test.labels).mean() > 0.8
-    ended = private_finetune.train(network, data.images, data.labels, settings, 30, 0.3, SeededEntropy(0), minutes=0)
+    assert done == 60 and (answers == test.labels).mean() > 0.8
+    ended = private_finetune.train(network, data.images, data.labels, settings, noise, SeededEntropy(0), minutes=0)
     assert ended == 1
+
+
+@pytest.mark.parametrize("share", [0.05, 0.5, 0.9])
+def test_both_parts_of_fine_tuning_cost_the_budget_together(share: float) -> None:
+    settings = private_finetune.FineTuneSettings(share=share, batch=100, head=private_linear.LogisticSettings(steps=20))
+    noise = private_finetune.planned(5000, 10, settings, 1.0, 1e-5)
+    assert 0.999 < guarantee(noise.event(settings), 1e-5).epsilon <= 1.0 + 1e-9
+    parts = settings.head.event(noise.head), PoissonGaussian(noise.network, noise.rate, noise.steps)
+    alone = [guarantee(part, 1e-5).epsilon for part in parts]
+    assert max(alone) < 1.0 < sum(alone)
+    assert (alone[1] > alone[0]) == (share > 0.5) or share == 0.5
 
 
 # the command
@@ -378,7 +433,8 @@ def task(small_world: str) -> baselines.Task:
 
 
 def test_sampled_baselines_are_accounted_as_sampled(task: baselines.Task) -> None:
-    few, small = LogisticSettings(steps=5, rate=0.2), STILL.model_copy(update={"batch": 120, "at_once": 120})
+    few = LogisticSettings(steps=5, rate=0.2)
+    small = STILL.model_copy(update={"batch": 120, "at_once": 120, "head": few})
     rows = baselines.run(
         task, ["logistic", "finetune"], [(0.3, 1e-5)], seeds=1, logistic=few, finetune=small, minutes=1e-4
     )
@@ -387,7 +443,14 @@ def test_sampled_baselines_are_accounted_as_sampled(task: baselines.Task) -> Non
         assert isinstance(sampled, PoissonGaussian) and sampled.rate == 0.2
         assert row.guarantee.accountant == "privacy-loss distribution"
         assert guarantee(row.event, 1e-5).epsilon <= row.guarantee.epsilon <= 0.3 < 1.01 * row.guarantee.epsilon
-    assert len(parts(rows[0].event)) == 2 and len(parts(rows[1].event)) == 1
+    assert len(parts(rows[0].event)) == 2 and len(parts(rows[1].event)) == 3
+
+
+def test_what_was_never_trained_cannot_be_fine_tuned() -> None:
+    nothing = datasets.LabelledImages(np.zeros((30, 1, 28, 28), np.uint8), np.arange(30) % 3, CLASSES)
+    scattering = baselines.prepare(backbones.load("scatter28"), nothing, nothing)
+    with pytest.raises(ConfigError, match="nothing to fine-tune"):
+        baselines.run(scattering, ["finetune"], [(1.0, 1e-5)], seeds=1)
 
 
 def test_a_generous_budget_is_nearly_as_good_as_none(task: baselines.Task) -> None:

@@ -65,7 +65,9 @@ def test_it_learns_and_says_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]
     assert out == "" and err.splitlines() == lines
 
 
-@pytest.mark.parametrize("change", [{}, {"optimizer": "adamw", "learning_rate": 0.01}, {"ema": 0.9}, {"depth": 10}])
+@pytest.mark.parametrize(
+    "change", [{}, {"optimizer": "adamw", "learning_rate": 0.01}, {"ema": 0.9}, {"depth": 10}, {"crop": 24}]
+)
 def test_resuming_gives_the_weights_of_an_uninterrupted_run(
     change: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,6 +159,27 @@ def test_augmentation_shifts_and_mirrors_whole_images() -> None:
     assert torch.equal(still, row)
 
 
+def test_cut_outs_are_squares_of_the_image_anywhere_in_it() -> None:
+    image = torch.arange(36, dtype=torch.uint8).view(1, 1, 6, 6)
+    cut = augment(image.expand(500, -1, -1, -1), 0, flip=False, generator=torch.Generator().manual_seed(0), side=4)
+    seen = {tuple(each.flatten().tolist()) for each in cut}
+    assert seen == {tuple(image[0, 0, y : y + 4, x : x + 4].flatten().tolist()) for y in range(3) for x in range(3)}
+
+
+def test_training_ends_on_whole_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    plain = Training._step
+
+    def step(self: Training, batch: torch.Tensor, labels: torch.Tensor) -> float:
+        sizes.append(batch.shape[-1])
+        return plain(self, batch, labels)
+
+    monkeypatch.setattr(Training, "_step", step)
+    pretrain(dataclasses.replace(TINY, epochs=4, crop=16, crop_until=0.75), tmp_path, quiet=True)
+    assert sizes == sorted(sizes) and set(sizes) == {16, 32}
+    assert sizes.count(16) == 0.75 * len(sizes)
+
+
 def parse(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     module.add_parser(parser.add_subparsers())
@@ -185,6 +208,8 @@ def test_the_recorded_command_gives_the_same_weights(tmp_path: Path) -> None:
         {"name": "a/b"},
         {"ema": 1.0},
         {"crop_padding": -1},
+        {"crop": 0},
+        {"crop_until": 1.5},
     ],
 )
 def test_impossible_settings_are_refused(change: dict[str, Any]) -> None:
