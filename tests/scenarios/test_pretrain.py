@@ -176,7 +176,7 @@ def test_training_ends_on_whole_images(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(Training, "_step", step)
     pretrain(dataclasses.replace(TINY, epochs=4, crop=16, crop_until=0.75), tmp_path, quiet=True)
-    assert sizes == sorted(sizes) and set(sizes) == {16, 32}
+    assert sizes == sorted(sizes) and set(sizes) == {16, 28}
     assert sizes.count(16) == 0.75 * len(sizes)
 
 
