@@ -9,7 +9,8 @@ all weights together and put on the integer grid of `GRID` steps per unit, round
 Batches are Poisson-sampled, an empty one included; sums are divided by the expected size of a batch. The noise is our
 discrete Gaussian, and the event, a `PoissonGaussian`, goes to our accountant, not to Opacus'.
 
-BatchNorm mixes records, so `tunable` puts its public statistics, scale and shift into an `Affine`. Opacus (1.6) unfolds
+BatchNorm mixes records, so `Tunable` has its public statistics, scale and shift in a `FixedNorm`, and learns a gain and
+an offset on top. Opacus (1.6) unfolds
 the inputs of convolutions as if they lay channels first, and gives wrong gradients for `channels_last` without a word,
 so every convolution's input is laid out anew. The number of records is taken as public here, rounded to one digit, as
 everybody does who runs DP-SGD: in the baseline's favour.
@@ -51,7 +52,7 @@ _EXACTLY = (1 << 24) // GRID  # so many whole numbers of at most `GRID` float32 
 
 
 class FineTuneSettings(Settings):
-    """A linear classifier first, then DP-SGD with momentum over all `weights`, or the scales and shifts of norms only.
+    """A linear classifier first, then DP-SGD with momentum over all `weights`, or gains and offsets of norms only.
 
     `share` of the budget, counted in 1 / σ², is for the second part. `learning_rate` is the network's, `head_rate` the
     head's, per dimension; `augmentations` copies of a record are averaged before its gradient is clipped.
@@ -99,35 +100,40 @@ def planned(records: int, steps: int, settings: FineTuneSettings, epsilon: float
 
 
 class Affine(nn.Module):
-    """A scale and shift of each channel."""
+    """A gain and an offset of each channel, 1 and 0 at first."""
 
-    def __init__(self, scale: Tensor, shift: Tensor) -> None:
+    def __init__(self, channels: int) -> None:
         super().__init__()
-        self.scale, self.shift = nn.Parameter(scale), nn.Parameter(shift)
+        self.gain, self.offset = nn.Parameter(torch.ones(channels)), nn.Parameter(torch.zeros(channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scale and shift."""
-        return torch.addcmul(self.shift.view(1, -1, 1, 1), x, self.scale.view(1, -1, 1, 1))
+        """Times the gain, plus the offset."""
+        return torch.addcmul(self.offset.view(1, -1, 1, 1), x, self.gain.view(1, -1, 1, 1))
 
 
 def _of_each(layer: Affine, inputs: list[Tensor], backward: Tensor) -> dict[nn.Parameter, Tensor]:
     """Per-example gradients of an `Affine`, as Opacus asks for them."""
-    return {layer.scale: (inputs[0] * backward).sum((2, 3)), layer.shift: backward.sum((2, 3))}
+    return {layer.gain: (inputs[0] * backward).sum((2, 3)), layer.offset: backward.sum((2, 3))}
 
 
 class FixedNorm(nn.Module):
-    """What BatchNorm is in eval mode: an `Affine` of its public statistics."""
+    """What BatchNorm is in eval mode, a public scale and shift of each channel, and then an `Affine`."""
+
+    scale: Tensor
+    shift: Tensor
 
     def __init__(self, norm: TappedNorm) -> None:
         super().__init__()
         assert norm.running_mean is not None and norm.running_var is not None
         scale = norm.weight / torch.sqrt(norm.running_var + norm.eps)
-        self.affine = Affine(scale.detach().clone(), (norm.bias - norm.running_mean * scale).detach().clone())
+        self.register_buffer("scale", scale.detach().view(1, -1, 1, 1).clone())
+        self.register_buffer("shift", (norm.bias - norm.running_mean * scale).detach().view(1, -1, 1, 1).clone())
+        self.affine = Affine(len(scale))
 
     def forward(self, x: Tensor, tap: Tap | None = None) -> Tensor:
         """Scale and shift; there is nothing to tap while training."""
         assert tap is None
-        moved: Tensor = self.affine(x)
+        moved: Tensor = self.affine(torch.addcmul(self.shift, x, self.scale))
         return moved
 
 

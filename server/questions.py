@@ -104,22 +104,23 @@ def _request_settings(scenario: Scenario, settings: Settings) -> dict[str, Any]:
 
 
 def backbone_sha256(settings: object, dataset: str) -> bytes:
-    """The SHA-256 of the public backbone that a method's settings name; empty when they name none.
+    """The SHA-256 of the public backbone that a method's settings name (first); empty when they name none.
 
-    ConfigError when the backbone was trained on the run's own data: then nothing about the run would be private.
+    ConfigError when a backbone was trained on the run's own data: then nothing about the run would be private.
     """
     name = getattr(settings, "backbone", None)
     if not name:
         return b""
     from dpdd.common.models import backbone
 
-    card = backbone.load(name).card
-    if same_source(dataset, card.provenance.public_data):
-        raise ConfigError(
-            f"the run's private data is {dataset}, and backbone {card.name} was trained on "
-            f"{card.provenance.public_data}: choose another backbone, or none"
-        )
-    return bytes.fromhex(card.sha256)
+    cards = [backbone.load(each).card for each in (name, *getattr(settings, "more_backbones", ()))]
+    for card in cards:
+        if same_source(dataset, card.provenance.public_data):
+            raise ConfigError(
+                f"the run's private data is {dataset}, and backbone {card.name} was trained on "
+                f"{card.provenance.public_data}: choose another backbone, or none"
+            )
+    return bytes.fromhex(cards[0].sha256)
 
 
 def same_source(dataset: str, public_data: str) -> bool:

@@ -48,6 +48,8 @@ from dpdd.common.synthesis.workshop import Pixels, Workshop, fingerprint, moved
 from dpdd.common.wire.request import ReleaseRequest
 
 Shape = tuple[int, int, int]
+Goal = tuple[Summary, dict[str, Gaussians]]
+"""A table, and what its rows should say of a batch."""
 
 
 class MethodSettings(Settings):
@@ -56,6 +58,8 @@ class MethodSettings(Settings):
     `features` and `picture` make the portrait (0 and 0: none). `global_dimensions`, `class_layers` and `thumbnail` make
     rows of the table, as in the paper; `row_share` is what they have of a record's squared norm beside the portrait.
     `stages` are reserved together; the first has `first_share` of the budget (in 1/σ²), the others share the rest.
+    With `more_backbones` the stages take turns: rows of the second stage look at the first of these, and so on, and
+    images are made to please all; the portrait stays with `backbone`. Hashes are filled in before silos are asked.
     """
 
     backbone: str = "scatter28"
@@ -73,6 +77,8 @@ class MethodSettings(Settings):
     group_seed: Annotated[int, Field(ge=0)] = 0
     stages: Annotated[int, Field(ge=1, le=50)] = 1
     first_share: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.3
+    more_backbones: tuple[str, ...] = ()
+    more_sha256: tuple[str, ...] = ()
 
     @model_validator(mode="after")
     def _both(self) -> MethodSettings:
@@ -80,7 +86,25 @@ class MethodSettings(Settings):
             raise ValueError("groups and classes_per_group belong together: give both, or neither")
         if not (self.features or self.picture or self.global_dimensions or self.class_layers or self.thumbnail):
             raise ValueError("nothing is released: ask for features, a picture, a thumbnail, or some layers")
+        if self.more_backbones and not (self.global_dimensions or self.class_layers):
+            raise ValueError("more_backbones are for rows of layers: ask for global_dimensions or class_layers")
+        if len(self.more_backbones) >= self.stages:
+            raise ValueError(f"{1 + len(self.more_backbones)} backbones need as many stages, not {self.stages}")
+        if self.more_sha256 and len(self.more_sha256) != len(self.more_backbones):
+            raise ValueError("more_sha256 is filled in by the coordinator: leave it out")
         return self
+
+    @property
+    def backbones(self) -> tuple[tuple[str, str], ...]:
+        """All of them by name, the stages' in turn, with the hash that each must have (empty: any)."""
+        hashes = self.more_sha256 or ("",) * len(self.more_backbones)
+        return (self.backbone, ""), *zip(self.more_backbones, hashes, strict=True)
+
+
+def resolve(settings: MethodSettings, **_facts: object) -> MethodSettings:
+    """Settings that pin `more_backbones` by their hashes, so that all sides mean the same files."""
+    hashes = tuple(_backbone(name, "").card.sha256 for name in settings.more_backbones)
+    return settings.model_copy(update={"more_sha256": hashes})
 
 
 class SynthesisSettings(Settings):
@@ -107,33 +131,53 @@ class SynthesisSettings(Settings):
     soft_labels: bool = True
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=16)
 def _backbone(name: str, sha256: str) -> Backbone:
     return load_backbone(name, sha256 or None)
 
 
 def summary_for(settings: MethodSettings, request: ReleaseRequest) -> Summary:
     """The table of a request: both sides build the same."""
+    if len(settings.more_sha256) != len(settings.more_backbones):
+        raise ConfigError("the request names more_backbones without their hashes, so it might mean any files")
     try:
-        backbone = _backbone(settings.backbone, request.backbone_sha256.hex())
+        first = _backbone(settings.backbone, request.backbone_sha256.hex())
+        chosen = _backbone(*_turn(settings, request.stage)) if _turn(settings, request.stage)[1] else first
     except IntegrityError as error:
         raise ConfigError(str(error)) from None
-    return summary(settings, backbone, len(request.classes), request.shape, request.public_seed, request.stage)
+    return summary(settings, chosen, len(request.classes), request.shape, request.public_seed, request.stage, first)
+
+
+def _turn(settings: MethodSettings, stage: int) -> tuple[str, str]:
+    """The backbone whose turn it is."""
+    return settings.backbones[stage % len(settings.backbones)]
+
+
+def _table(settings: MethodSettings, classes: int, shape: tuple[int, ...], seed: int, stage: int) -> Summary:
+    """The statistics table of a stage, on the backbones as they are here."""
+    first = _backbone(settings.backbone, "")
+    return summary(settings, _backbone(*_turn(settings, stage)), classes, shape, seed, stage, first)
 
 
 def summary(
-    settings: MethodSettings, backbone: Backbone, classes: int, shape: tuple[int, ...], seed: int, stage: int = 0
+    settings: MethodSettings,
+    backbone: Backbone,
+    classes: int,
+    shape: tuple[int, ...],
+    seed: int,
+    stage: int = 0,
+    first: Backbone | None = None,
 ) -> Summary:
-    """The statistics table of a stage on a backbone."""
-    network = backbone.network
+    """The statistics table of a stage: rows on `backbone`, the portrait on `first` (left out: the same)."""
+    network, first = backbone.network, first or backbone
     layers, channels = len(network.tap_channels), backbone.card.architecture.channels
     if shape[:1] != (channels,) or len(shape) != 3:
         raise ConfigError(
             f"backbone {backbone.card.name} is for images of {channels} channels, not for records of shape {shape}"
         )
-    if settings.features > network.whitening.most:
+    if settings.features > first.network.whitening.most:
         raise ConfigError(
-            f"backbone {backbone.card.name} has {network.whitening.most} features, not {settings.features}"
+            f"backbone {first.card.name} has {first.network.whitening.most} features, not {settings.features}"
         )
     scope: Scope = "group" if settings.groups else "class"
     rows = [Row(layer, settings.global_dimensions, "global") for layer in range(layers) if settings.global_dimensions]
@@ -149,7 +193,8 @@ def summary(
     if settings.features or settings.picture:
         portrait = Portrait(settings.features, settings.picture, channels)
     clip, count, share = settings.clip, settings.count_weight, settings.row_share
-    return Summary(tuple(rows), network, classes, seed, clip, count, groups, portrait, share, stage)
+    turn, other = stage % len(settings.backbones), None if first is backbone else first.network
+    return Summary(tuple(rows), network, classes, seed, clip, count, groups, portrait, share, stage, turn, other)
 
 
 def stages(settings: MethodSettings) -> int:
@@ -159,8 +204,8 @@ def stages(settings: MethodSettings) -> int:
 
 def layout(settings: MethodSettings, classes: int, stage: int = 0, shape: Sequence[int] = ()) -> Layout:
     """The released sums of a stage."""
-    backbone = _backbone(settings.backbone, "")
-    return summary(settings, backbone, classes, (backbone.card.architecture.channels, 1, 1), 0, stage).layout
+    channels = _backbone(settings.backbone, "").card.architecture.channels
+    return _table(settings, classes, (channels, 1, 1), 0, stage).layout
 
 
 def centre_shapes(table: Summary) -> dict[str, tuple[int, ...]]:
@@ -191,10 +236,10 @@ def centre(
         made = synthesise(
             statistics, settings, sketch, classes=classes, shape=shape, images_per_class=8, public_seed=public_seed
         )
+        table = _table(settings, len(classes), shape, public_seed, len(statistics))
         with torch.inference_mode():
-            vectors, _ = tables[0].measure(torch.from_numpy(made.images).float() / 255.0)
-        weights = tables[0].weights
-        plain = torch.cat([vectors[:, tables[0].columns[r.name]] / weights[r.name] for r in tables[0].rows], 1)
+            vectors, _ = table.measure(torch.from_numpy(made.images).float() / 255.0)
+        plain = torch.cat([vectors[:, table.columns[r.name]] / table.weights[r.name] for r in table.rows], 1)
         found["rows"] = plain.unflatten(0, (len(classes), -1)).mean(1).numpy()
     return found
 
@@ -224,8 +269,7 @@ def joint_teacher(
 def _tables(
     statistics: Sequence[Statistics], settings: MethodSettings, classes: tuple[str, ...], shape: Shape, seed: int
 ) -> list[Summary]:
-    backbone = _backbone(settings.backbone, "")
-    return [summary(settings, backbone, len(classes), shape, seed, stage) for stage in range(len(statistics))]
+    return [_table(settings, len(classes), shape, seed, stage) for stage in range(len(statistics))]
 
 
 def counts_of(statistics: Statistics, table: Summary) -> tuple[Tensor, Tensor]:
@@ -234,12 +278,19 @@ def counts_of(statistics: Statistics, table: Summary) -> tuple[Tensor, Tensor]:
     return counts.clamp_min(1.0), counts > 2.0 * statistics.noise / table.count_weight
 
 
-def targets(statistics: Sequence[Statistics], tables: Sequence[Summary], gamma: float) -> dict[str, Gaussians]:
-    """The released Gaussians of every row: means over all stages, each weighed by its precision."""
-    found = {}
-    for row in tables[0].rows:
+def targets(
+    statistics: Sequence[Statistics], tables: Sequence[Summary], gamma: float, look: Summary | None = None
+) -> dict[str, Gaussians]:
+    """The released Gaussians of every row of `look` (left out: the first table).
+
+    A row's mean is over all stages that looked at the same thing, each weighed by its precision.
+    """
+    found, look = {}, look or tables[0]
+    for row in look.rows:
         means, weights = [], []
         for stage, table in zip(statistics, tables, strict=True):
+            if row.place != THUMBNAIL and table.turn != look.turn:
+                continue
             counts, _ = counts_of(stage, table)
             member = membership(row, table).double()
             sums = torch.from_numpy(stage.sums[row.name]) / table.weights[row.name]
@@ -250,7 +301,7 @@ def targets(statistics: Sequence[Statistics], tables: Sequence[Summary], gamma: 
             weights.append((table.weights[row.name] / stage.noise) ** 2 if stage.noise else 1.0)
         shares = torch.tensor(weights, dtype=torch.float64) / sum(weights)
         average = torch.einsum("s,sij->ij", shares, torch.stack(means))
-        seen = (membership(row, tables[0]).double() @ counts_of(statistics[0], tables[0])[1].double()) > 0
+        seen = (membership(row, look).double() @ counts_of(statistics[0], tables[0])[1].double()) > 0
         found[row.name] = _single(fit(*unpack(average, row.dimensions), seen, gamma))
     return found
 
@@ -371,19 +422,23 @@ class ImageTask:
         return Teacher(teacher.learn(self.statistics, self.tables), self.method.backbone, sha256, portrait)
 
     @cached_property
-    def _goals(self) -> tuple[dict[str, Gaussians], Likeness | None]:
+    def _goals(self) -> tuple[tuple[Goal, ...], Likeness | None]:
+        looks = {table.turn: table for table in reversed(self.tables)}  # the first table of each backbone
+        goals = tuple(
+            (look, targets(self.statistics, self.tables, self.settings.eigenvalue_jitter, look))
+            for look in reversed(looks.values())
+        )
         portrait = self.tables[0].portrait
-        wanted = targets(self.statistics, self.tables, self.settings.eigenvalue_jitter)
         if portrait is None:
-            return wanted, None
-        return wanted, Likeness.of(teacher.moments_of(self.statistics[0], self.tables[0]), portrait)
+            return goals, None
+        return goals, Likeness.of(teacher.moments_of(self.statistics[0], self.tables[0]), portrait)
 
     def fingerprint(self, device: str) -> str:
         """Of everything that decides a batch."""
         facts = {
             "method": self.method.model_dump(mode="json"),
             "settings": self.settings.model_dump(mode="json", exclude={"soft_labels", "redraws"}),
-            "backbone": _backbone(self.method.backbone, "").card.sha256,
+            "backbones": [_backbone(*named).card.sha256 for named in self.method.backbones],
             "classes": len(self.classes),
             "shape": self.shape,
             "seed": self.public_seed,
@@ -402,12 +457,12 @@ class ImageTask:
     def make(self, number: int, device: torch.device) -> Iterator[Canvas]:
         """The canvas of batch `number`, after each step."""
         generator = torch.Generator().manual_seed(subseed(self.public_seed, f"sps batch {number}"))
-        wanted, likeness = self._goals
+        looks, likeness = self._goals
         canvas = Canvas(len(self.labels), self.shape, generator, device=device)
         if likeness is not None and likeness.portrait.side:
             canvas.sketch(likeness.portrait.pictures(likeness.draw(self.labels, generator)))
         weights = None if self.guide is None else torch.from_numpy(self.guide.weights)
-        goals = (self.labels, self.tables[0], wanted, likeness, weights)
+        goals = (self.labels, looks, likeness, weights)
         if device.type != "cpu":
             goals = moved(goals, device)
         return _optimise(canvas, *goals, self.settings, generator)
@@ -422,8 +477,7 @@ class ImageTask:
 def _optimise(
     canvas: Canvas,
     labels: Tensor,
-    table: Summary,
-    wanted: Mapping[str, Gaussians],
+    looks: Sequence[Goal],
     likeness: Likeness | None,
     weights: Tensor | None,
     settings: SynthesisSettings,
@@ -431,22 +485,25 @@ def _optimise(
 ) -> Iterator[Canvas]:
     optimiser = torch.optim.Adam(canvas.levels, lr=settings.learning_rate, betas=(0.5, 0.9))
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, settings.steps)
-    average = None
+    averages: dict[int, Tensor] = {}
     for step in range(settings.steps):
         images = canvas.images()
         # The jostling starts small: shapes form first, then they learn to survive it.
         strength = settings.jostling * min(1.0, 2.0 * step / settings.steps)
         seen = jostle(images, strength, settings.flips, generator)
-        vectors, portraits = table.measure(seen)
-        if settings.ema:
-            # Moments are linear in an image's vector, and it keeps its label: averaging vectors averages moments.
-            average = (vectors if average is None else average.lerp(vectors, 1.0 - settings.ema)).detach()
-            vectors = average + vectors - vectors.detach()  # the average's value, today's gradient
-        loss = mismatch(vectors, labels, table, wanted, settings.class_weight)
-        if likeness is not None and portraits is not None and weights is not None:
-            gaps = likeness.gaps(portraits, labels)
-            loss = loss + settings.portrait_weight * gaps[0] + settings.picture_weight * gaps[1]
-            loss = loss + settings.teacher_weight * functional.cross_entropy(portraits @ weights.T, labels)
+        loss = images.new_zeros(())
+        for number, (table, wanted) in enumerate(looks):
+            vectors, portraits = table.measure(seen, portrait=number == 0)
+            if settings.ema:
+                # Moments are linear in an image's vector, and it keeps its label: averaging vectors averages moments.
+                average = averages.get(number, vectors).lerp(vectors, 1.0 - settings.ema).detach()
+                averages[number] = average
+                vectors = average + vectors - vectors.detach()  # the average's value, today's gradient
+            loss = loss + mismatch(vectors, labels, table, wanted, settings.class_weight) / len(looks)
+            if likeness is not None and portraits is not None and weights is not None:
+                gaps = likeness.gaps(portraits, labels)
+                loss = loss + settings.portrait_weight * gaps[0] + settings.picture_weight * gaps[1]
+                loss = loss + settings.teacher_weight * functional.cross_entropy(portraits @ weights.T, labels)
         loss = loss + settings.smoothness * roughness(images) + settings.range_weight * outside(images)
         optimiser.zero_grad(set_to_none=True)
         loss.backward()

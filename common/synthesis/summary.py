@@ -110,6 +110,8 @@ class Summary:
     """A table of statistics on a backbone, for a number of classes: everything public about a stage of an SPS release.
 
     `stage` 0 has the portrait's class sums and second moment; later stages have its residuals under a classifier.
+    Rows look at `network`, which is the run's backbone number `turn`; the portrait at `portrait_network`, if that is
+    another.
     """
 
     rows: tuple[Row, ...]
@@ -122,6 +124,8 @@ class Summary:
     portrait: Portrait | None = None
     row_share: float = 0.5
     stage: int = 0
+    turn: int = 0
+    portrait_network: FeatureNet | None = None
 
     @cached_property
     def layout(self) -> Layout:
@@ -186,8 +190,10 @@ class Summary:
         """Where each row lies in a record's vector."""
         return dict(zip((s.name for s in self.layout.plain), self.layout.columns(), strict=True))
 
-    def measure(self, images: Tensor, centre: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """The rows' vector of each image, weighted and clipped, and its portrait; differentiable.
+    def measure(
+        self, images: Tensor, centre: Tensor | None = None, *, portrait: bool = True
+    ) -> tuple[Tensor, Tensor | None]:
+        """The rows' vector of each image, weighted and clipped, and its portrait, if wanted; differentiable.
 
         In later stages it is clipped as in the first, so that all stages sum the same thing; then its `centre` is
         taken off, and the rest is clipped again.
@@ -200,12 +206,15 @@ class Summary:
 
         self._see(THUMBNAIL, images, seen)
         features = self.network.features(images, look if self.rows else None)
+        of = self.portrait_network or self.network
+        if portrait and self.portrait is not None and of is not self.network:
+            features = of.features(images)
         parts = [images.new_zeros(len(images), 0)]
         parts += [seen[row.place, row.dimensions] * self.weights[row.name] for row in self.rows]
-        portrait = None if self.portrait is None else self.portrait.of(self.network, images, features)
+        face = self.portrait.of(of, images, features) if portrait and self.portrait is not None else None
         room = math.sqrt(self._row_share)
         vectors = self._clipped(torch.cat(parts, dim=1), room / RECENTRED if self.stage else room)
-        return vectors if centre is None else self._clipped(vectors - centre, room), portrait
+        return vectors if centre is None else self._clipped(vectors - centre, room), face
 
     def _see(self, place: int, tensor: Tensor, seen: dict[tuple[int, int], Tensor]) -> None:
         """Add the moments that rows take at a place: of a layer, or of the images themselves."""

@@ -43,6 +43,8 @@ KINDS: dict[str, dict[str, object]] = {
     "both, grouped": ROWS | GROUPS | PORTRAIT,
     "both, tiny clip": ROWS | GROUPS | PORTRAIT | {"clip": 0.001},
     "both, large clip": ROWS | PORTRAIT | {"clip": 1.0},
+    "two backbones": ROWS | GROUPS | NO_PORTRAIT | {"more_backbones": ["other"]},
+    "two backbones, both": ROWS | PORTRAIT | {"more_backbones": ["other"]},
     "extreme shares": ROWS | PORTRAIT | {"count_weight": 0.3, "row_share": 0.899},
 }
 CENTRES = ("zero", "random", "adversarial", "large")
@@ -51,21 +53,25 @@ kinds = pytest.mark.parametrize("settings", KINDS.values(), ids=KINDS)
 
 @pytest.fixture(scope="module")
 def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny random network: privacy must not depend on what the backbone computes."""
+    """A tiny random network, and another beside it: privacy must not depend on what backbones compute."""
     torch.manual_seed(1)
-    path = tmp_path_factory.mktemp("backbone") / "tiny"
-    network = build(ConvNetArchitecture(channels=1, height=12, width=12, classes=3, widths=(4, 6, 8), pool_after=(1,)))
-    with torch.no_grad():
-        network.whitening.fit(network.eval().features(torch.rand(200, *SHAPE)))
-    save(path, network, Provenance(public_data="none", licence="none", accuracy=0.0, command="test", seed=1))
-    return path
+    folder = tmp_path_factory.mktemp("backbone")
+    for name, widths in (("tiny", (4, 6, 8)), ("other", (5, 7))):
+        network = build(ConvNetArchitecture(channels=1, height=12, width=12, classes=3, widths=widths, pool_after=(1,)))
+        with torch.no_grad():
+            network.whitening.fit(network.eval().features(torch.rand(200, *SHAPE)))
+        provenance = Provenance(public_data="none", licence="none", accuracy=0.0, command="test", seed=1)
+        save(folder / name, network, provenance)
+    return folder / "tiny"
 
 
 def request_for(
     backbone: Path, settings: Mapping[str, object], centre: Mapping[str, NDArray] | None = None
 ) -> tuple[ReleaseRequest, sps.MethodSettings]:
     """Stage 0, or with a centre stage 1 of two."""
-    values = sps.MethodSettings(backbone=str(backbone), stages=2, **settings)  # type: ignore[arg-type]
+    more = [str(backbone.with_name(str(name))) for name in settings.get("more_backbones", ())]  # type: ignore[attr-defined]
+    named = {**settings, "backbone": str(backbone), "stages": 2, "more_backbones": more}
+    values = sps.resolve(sps.MethodSettings(**named))  # type: ignore[arg-type]
     request = ReleaseRequest(
         run="test",
         method="sps",
@@ -338,6 +344,36 @@ def test_all_stages_sum_the_same_statistic(backbone: Path, clip: float) -> None:
         expected = first[row.name] / GRID / before.weights[row.name]
         found = moved + (back if row.scope == "class" else back.sum(0))
         np.testing.assert_allclose(found / 200, expected / 200, atol=2e-4)
+
+
+def test_stages_take_turns_with_the_backbones(backbone: Path) -> None:
+    """Rows of the second stage are the other network's, centre put back, and the portrait is still the first's."""
+    images, labels = hostile(ODD + 60, 9)
+    images, labels = images[ODD:], labels[ODD:]
+    settings = KINDS["two backbones, both"] | {"clip": 1.0}
+    request, values = request_for(backbone, settings, centre_for(backbone, settings, "zero"))
+    tables = [sps.summary_for(values, replace(request, stage=stage)) for stage in (0, 1)]
+    assert [table.network.tap_channels for table in tables] == [(4, 6, 8), (5, 7)]
+    alone = sps.summary(values, load(backbone.with_name("other")), 4, SHAPE, 5, first=load(backbone))
+    with torch.inference_mode():
+        (_, first), (_, later), (expected, _) = (
+            table.measure(torch.from_numpy(images).float()) for table in (*tables, alone)
+        )
+    assert first is not None and later is not None and torch.equal(first, later)
+    sums = clean_sums(backbone, settings, images, labels, centre_for(backbone, settings, "zero"))
+    for row in alone.rows:
+        plain = expected[:, alone.columns[row.name]].sum(0) / alone.weights[row.name]
+        found = sums[row.name].sum(0) / GRID / tables[1].weights[row.name]
+        np.testing.assert_allclose(found / 60, plain.numpy() / 60, atol=2e-4)
+
+
+@pytest.mark.parametrize("damage", ["missing", "another"])
+def test_a_second_backbone_is_pinned_by_its_hash(backbone: Path, damage: str) -> None:
+    request, values = request_for(backbone, KINDS["two backbones"])
+    wrong = () if damage == "missing" else ("00" * 32,)
+    values = values.model_copy(update={"more_sha256": wrong})
+    with pytest.raises(ConfigError, match="without their hashes" if damage == "missing" else "asked for"):
+        sps.summary_for(values, replace(request, stage=1))
 
 
 def test_another_backbone_than_the_requests_is_refused(backbone: Path) -> None:

@@ -56,6 +56,8 @@ def test_a_backbone_is_named_by_its_hash_and_must_not_know_the_data(tmp_path: Pa
     for dataset in ("fashion-mnist", "fashion-slice"):
         with pytest.raises(ConfigError, match="backbone tiny was trained on fashion-mnist"):
             backbone_sha256(settings, dataset)
+        with pytest.raises(ConfigError, match="backbone tiny was trained on fashion-mnist"):
+            backbone_sha256(SimpleNamespace(backbone="scatter28", more_backbones=(settings.backbone,)), dataset)
 
 
 @pytest.mark.parametrize(

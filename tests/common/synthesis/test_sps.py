@@ -171,6 +171,54 @@ def test_stages_are_weighed_by_their_precision(backbone: str) -> None:
             torch.testing.assert_close(gaussians.means, expected, atol=1e-4, rtol=0)
 
 
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> str:
+    torch.manual_seed(7)
+    path = tmp_path_factory.mktemp("backbone") / "other"
+    network = build(ConvNetArchitecture(channels=1, height=12, width=12, classes=3, widths=(6, 10), pool_after=(1,)))
+    save(path, network.eval(), Provenance(public_data="none", licence="none", accuracy=0.0, command="test", seed=7))
+    return str(path)
+
+
+@pytest.mark.parametrize("features", [0, 8])
+def test_images_please_every_backbone_that_had_a_turn(backbone: str, other: str, features: int) -> None:
+    """Rows only the second network sees differ between the classes: images made for it match it better."""
+    settings = settings_for(backbone, stages=3, more_backbones=(other,), features=features, picture=0, thumbnail=0)
+    tables = [sps._table(settings, 2, SHAPE, 1, stage) for stage in range(3)]
+    assert [table.turn for table in tables] == [0, 1, 0]
+    images, labels = halves(100)
+    released = [statistics_of(tables[0], images, labels)]
+    for table in tables[1:]:
+        centre = sps.centre(released, settings, classes=CLASSES, shape=SHAPE, public_seed=1)
+        assert {name: array.shape for name, array in centre.items()} == sps.centre_shapes(table)
+        released.append(statistics_of(table, images, labels, centre=centre))
+    wanted = sps.targets(released, tables, 2.0, tables[1])
+    alone = sps.summary(settings, load(other), 2, SHAPE, 1, first=load(backbone))
+    clean = sps.targets([statistics_of(alone, images, labels)], [alone], 2.0)
+    for name, gaussians in clean.items():
+        torch.testing.assert_close(wanted[name].means, gaussians.means, atol=1e-3, rtol=0)
+    gaps = []
+    for given in (released[:1], released):
+        made = sps.synthesise(given, settings, quick(), classes=CLASSES, shape=SHAPE, images_per_class=8, public_seed=1)
+        vectors, _ = tables[1].measure(torch.from_numpy(made.images).float() / 255.0, portrait=False)
+        gaps.append(float(sps.mismatch(vectors, torch.from_numpy(made.labels), tables[1], wanted, 10.0)))
+    assert gaps[1] < 0.7 * gaps[0]
+
+
+@pytest.mark.parametrize(
+    "changes, complaint",
+    [
+        ({"stages": 1}, "need as many stages"),
+        ({"stages": 2, "global_dimensions": 0, "class_layers": 0}, "rows of layers"),
+        ({"stages": 2, "more_sha256": ("00", "11")}, "leave it out"),
+    ],
+    ids=str,
+)
+def test_odd_choices_of_backbones_are_refused(backbone: str, changes: dict[str, object], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        settings_for(backbone, more_backbones=("scatter28",), **changes)
+
+
 @pytest.mark.parametrize("changes", [{}, {"features": 0, "picture": 0}, {"picture": 0}, {"features": 0}], ids=str)
 def test_a_centre_is_what_the_next_stage_wants(backbone: str, changes: dict[str, object]) -> None:
     settings = settings_for(backbone, stages=2, **changes)

@@ -368,8 +368,8 @@ def test_one_process_for_each_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_moved_is_a_copy_that_measures_alike(statistics: list[Statistics], method: sps.MethodSettings) -> None:
     task = sps.ImageTask(statistics, method, FAST, CLASSES, SHAPE, 1, 4)
-    table, (wanted, likeness) = task.tables[0], task._goals
-    there, goals, like = moved((table, wanted, likeness), torch.device("cpu"))
+    looks, likeness = task._goals
+    (table, wanted), ((there, goals),), like = looks[0], *moved((looks, likeness), torch.device("cpu"))
     assert there.network is not table.network and like is not likeness and like is not None and likeness is not None
     images = torch.rand(8, *SHAPE, generator=torch.Generator().manual_seed(5))
     vectors, portraits = table.measure(images)
