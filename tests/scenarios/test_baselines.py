@@ -326,6 +326,23 @@ def test_a_record_without_a_usable_gradient_counts_for_nothing(monkeypatch: pyte
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=5.0)
 
 
+def test_sums_over_many_records_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All gradients point one way: float32 would round the sum of 33 odd numbers beyond 2^24."""
+    network, data = tunable("convnet"), stripes(33, 0)
+    private = private_finetune.PrivateSteps(network, STILL.model_copy(update={"at_once": 33}))
+
+    def alike(*_arguments: object) -> list[torch.Tensor]:
+        each = [torch.zeros(33, *parameter.shape) for parameter in network.trained()]
+        each[0].flatten(1)[:, 0] = 1.0
+        return each
+
+    monkeypatch.setattr(private, "_per_example", alike)
+    total = private.gradient(torch.from_numpy(data.images), torch.from_numpy(data.labels), torch.Generator())
+    one = int(GRID * (1.0 - 1e-5))
+    assert one % 2 == 1 and 33 * one > 2**24
+    assert int(total[0].flatten()[0]) == 33 * one
+
+
 @pytest.mark.parametrize("length", [1, 255, 256, 257, 5000])
 def test_squares_of_long_rows_are_right_to_more_than_the_margin(length: int) -> None:
     rows = torch.randn(7, length) * torch.logspace(-4, 4, 7)[:, None]
