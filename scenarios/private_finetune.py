@@ -1,8 +1,8 @@
 """DP-SGD over the weights of a public backbone, from a private linear classifier on, with Opacus' gradients.
 
 First a head: DP logistic regression on whitened frozen features, as in `dpdd.scenarios.private_linear`; its many cheap
-steps take most of the budget. Then DP-SGD over head and network with the rest. Training all weights at once from a head
-of zeros is far worse (see `dpdd.scenarios.baselines`): while the head is noise, so are the gradients behind it.
+steps take most of the budget. Then DP-SGD over head and network with the rest. (`dpdd.scenarios.baselines` has figures
+for other ways: while the head is noise, so are the gradients behind it.)
 
 Neighbours: one labelled record added or removed. A record's gradient (averaged over its augmentations) is clipped over
 all weights together and put on the integer grid of `GRID` steps per unit, rounding towards zero: L2 sensitivity `GRID`.
@@ -59,12 +59,12 @@ class FineTuneSettings(Settings):
     """
 
     head: LogisticSettings = LogisticSettings()
-    share: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.3
+    share: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.1
     weights: Literal["all", "norms"] = "norms"
-    batch: Annotated[int, Field(ge=1)] = 2048
+    batch: Annotated[int, Field(ge=1)] = 4000
     most_steps: Annotated[int, Field(ge=1)] = 1000
-    learning_rate: Annotated[float, Field(gt=0.0)] = 0.1
-    head_rate: Annotated[float, Field(ge=0.0)] = 0.1
+    learning_rate: Annotated[float, Field(gt=0.0)] = 0.3
+    head_rate: Annotated[float, Field(ge=0.0)] = 0.02
     momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.8
     clip: Annotated[float, Field(gt=0.0)] = 1.0
     augmentations: Annotated[int, Field(ge=1)] = 1
