@@ -24,8 +24,8 @@ training split played the private one and its test split was the judge, with `gr
 *finetune* at ε = 1, in the same way, for 3 to 6 minutes on one core (a head alone has 92.5):
 
 - all weights at once from a head of zeros, batches of 256: 68.1 at learning rate 0.5, 29.0 at 2;
-- a head first, with 60 or 70 % of the budget, then all weights: batches of 512, rate 0.1 91.4 -> 91.2, 0.01 92.0 -> 91.7;
-  batches of 4,000, rate 0.3 91.2 -> 90.6; with 90 % for the head and rate 0.05 92.2 -> 91.8;
+- a head first, with 60 or 70 % of the budget, then all weights: batches of 512, rate 0.1 91.4 -> 91.2, 0.01 92.0 ->
+  91.7; batches of 4,000, rate 0.3 91.2 -> 90.6; with 90 % for the head and rate 0.05 92.2 -> 91.8;
 - then gains and offsets of norms only (4 times as many records per second, 5,300 numbers to put noise on instead of 1.4
   million), batches of 4,000: 85 % for the head, rate 0.1 91.7 -> 91.7, 0.5 92.0 -> 91.9; 90 %, rate 1 91.9 -> 91.9, 2
   92.1 -> 91.8.
