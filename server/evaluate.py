@@ -156,7 +156,7 @@ def material(made: SyntheticSet, settings: EvaluationSection) -> tuple[Tensor, T
     if kind == "lessons":
         assert made.teacher is not None
         generator = torch.Generator().manual_seed(int(torch.randint(2**31, ())))
-        images = lessons(images, settings.lessons, LESSON_JOSTLING, generator)
+        images = lessons(images, settings.lessons, LESSON_JOSTLING, settings.flips, generator)
         return images, made.teacher.probabilities(images)
     return images, targets(made if kind == "soft" else replace(made, soft=None))
 

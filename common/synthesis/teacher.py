@@ -201,15 +201,18 @@ def residuals(portraits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
     return wrong / wrong.norm(dim=1, keepdim=True).clamp_min(RESIDUAL_CLIP)
 
 
-def lessons(images: Tensor, count: int, jostling: float, generator: torch.Generator) -> Tensor:
-    """`count` pictures to learn from: jostled images, blends of two, and collages of two, at random contrast."""
+def lessons(images: Tensor, count: int, jostling: float, flips: bool, generator: torch.Generator) -> Tensor:
+    """`count` pictures to learn from: jostled images, blends of two, and collages of two, at random contrast.
+
+    With `flips` half of what goes into them is mirrored.
+    """
     from dpdd.common.synthesis.canvas import jostle
 
     height, width = images.shape[2:]
     made = []
     for number in range(math.ceil(count / 100)):
         one, other = (
-            jostle(images[torch.randint(len(images), (100,), generator=generator)], jostling, False, generator)
+            jostle(images[torch.randint(len(images), (100,), generator=generator)], jostling, flips, generator)
             for _ in range(2)
         )
         if number % 3 == 1:

@@ -369,7 +369,7 @@ def test_portraits_of_another_backbone_are_refused(backbone: str) -> None:
 def test_lessons_are_images_and_as_many_as_asked(count: int) -> None:
     images = torch.rand(30, 3, 16, 12, generator=torch.Generator().manual_seed(0))
     before = images.clone()
-    found = [teacher.lessons(images, count, 0.08, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)]
+    found = [teacher.lessons(images, count, 0.08, True, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)]
     assert found[0].shape == (count, 3, 16, 12) and found[0].min() >= 0 and found[0].max() <= 1
     assert torch.equal(found[0], found[1]) and not torch.equal(found[0], found[2])
     assert torch.equal(images, before)
@@ -379,9 +379,18 @@ def test_a_third_of_the_lessons_each_is_jostled_blended_and_pasted() -> None:
     """From black and white images: jostled ones are dark or light all over, blends in between, collages in parts."""
     images = torch.zeros(20, 1, 14, 14)
     images[10:] = 1.0
-    made = teacher.lessons(images, 900, 0.05, torch.Generator().manual_seed(1)).view(9, 100, -1)
+    made = teacher.lessons(images, 900, 0.05, False, torch.Generator().manual_seed(1)).view(9, 100, -1)
     flat = made.amax(2) - made.amin(2) < 1e-3
     grey = flat & (made.mean(2) > 0.01) & (made.mean(2) < 0.4)
     assert flat[0::3].all() and not grey[0::3].any()
     assert flat[1::3].all() and float(grey[1::3].float().mean()) > 0.05
     assert 0.3 < float(flat[2::3].float().mean()) < 0.7
+
+
+@pytest.mark.parametrize("flips", [True, False])
+def test_half_of_the_lessons_are_mirrored_if_asked(flips: bool) -> None:
+    images = torch.zeros(4, 1, 14, 14)
+    images[..., :7] = 1.0
+    jostled = teacher.lessons(images, 100, 0.05, flips, torch.Generator().manual_seed(2))
+    mirrored = float((jostled[..., 12].mean((1, 2)) > jostled[..., 1].mean((1, 2))).float().mean())
+    assert 0.35 < mirrored < 0.65 if flips else mirrored == 0.0
