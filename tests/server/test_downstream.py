@@ -332,7 +332,7 @@ def test_where_probe_and_fine_tuning_start_from() -> None:
     assert name(method="sps", downstream=["fine-tune"], backbone="gray28") == "gray28"
     assert name(method="dp-merf", downstream=["ensemble"], runs=2, backbone="gray28") == "gray28"
     assert name(method="dp-merf") is None and name(method="dp-merf", downstream=["probe"], runs=0) is None
-    assert load_scenario("cifar10-5-silos").evaluation.downstream == ("convnet", "probe", "fine-tune")
+    assert load_scenario("cifar10-5-silos").evaluation.downstream == ("convnet", "probe")
 
 
 @pytest.mark.parametrize(
