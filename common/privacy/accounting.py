@@ -153,7 +153,7 @@ def calibrate(
     if not 0.0 < epsilon <= LARGEST_EPSILON:
         raise ValueError(f"epsilon lies in (0, {LARGEST_EPSILON:g}], not {epsilon!r}")
     unit = gaussian_mu(event_of(1.0))
-    if unit is not None and account is guarantee:
+    if unit is not None and account is guarantee and _proportional(event_of, unit):
         sigma = unit / largest_mu(epsilon, delta)
         while gaussian_delta(gaussian_mu(event_of(sigma)) or 0.0, epsilon) > delta:
             sigma = math.nextafter(sigma, math.inf)
@@ -174,6 +174,11 @@ def calibrate(
         middle = (low + high) / 2
         low, high = (low, middle) if private(middle) else (middle, high)
     return high
+
+
+def _proportional(event_of: Callable[[float], Event], unit: float) -> bool:
+    """Whether all noise grows with σ; a part that does not would have no end in steps of one ulp."""
+    return math.isclose((gaussian_mu(event_of(1024.0)) or 0.0) * 1024.0, unit, rel_tol=1e-9)
 
 
 def _unsampled(event_of: Callable[[float], Event], epsilon: float, delta: float) -> float:

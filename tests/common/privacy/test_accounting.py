@@ -6,6 +6,7 @@ Figures without a source are those of `dp_accounting` 0.6 at δ = 1e-5, as are t
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import dp_accounting
 import numpy as np
@@ -28,7 +29,7 @@ from dpdd.common.privacy.accounting import (
     rdp_curve,
     rdp_guarantee,
 )
-from dpdd.common.privacy.events import Gaussian, NonPrivate, PoissonGaussian, compose
+from dpdd.common.privacy.events import Event, Gaussian, NonPrivate, PoissonGaussian, compose
 
 DELTA = 1e-5
 
@@ -177,6 +178,17 @@ def test_calibrated_gaussian_noise_is_the_least_that_passes(releases: int, epsil
     assert gaussian_delta(math.sqrt(releases) / sigma, epsilon) <= delta * (1 + 1e-12)
     assert guarantee(Gaussian(sigma, releases), delta).epsilon <= epsilon * (1 + 1e-11)
     assert guarantee(Gaussian(0.999 * sigma, releases), delta).epsilon > epsilon
+
+
+def test_a_part_whose_noise_is_fixed_is_calibrated_around_or_refused() -> None:
+    def beside(fixed: float) -> Callable[[float], Event]:
+        return lambda sigma: compose(Gaussian(sigma), Gaussian(fixed))
+
+    sigma = calibrate(beside(10.0), 1.0, DELTA)
+    assert 0.99999 < guarantee(beside(10.0)(sigma), DELTA).epsilon <= 1.0
+    assert guarantee(beside(10.0)(sigma * 0.999), DELTA).epsilon > 1.0
+    with pytest.raises(ValueError, match="no noise below"):
+        calibrate(beside(1.0), 1.0, DELTA)
 
 
 def test_calibrated_poisson_noise_is_the_least_that_passes() -> None:
