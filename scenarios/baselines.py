@@ -30,7 +30,7 @@ training split played the private one and its test split was the judge, with `gr
   million), batches of 4,000: 85 % for the head, rate 0.1 91.7 -> 91.7, 0.5 92.0 -> 91.9; 90 %, rate 1 91.9 -> 91.9, 2
   92.1 -> 91.8.
 
-So nothing that we tried beats spending all on the head at this ε, and the default is what harms least.
+So nothing that we tried on this proxy beats spending all on the head at this ε, and the default is what harms least.
 """
 
 from __future__ import annotations
