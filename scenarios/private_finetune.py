@@ -159,8 +159,7 @@ class Tunable(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Logits: what `private_linear.with_bias` makes of whitened features, times the head."""
         features = self.network.whitening(self.network.features(images), self.head.in_features - 1)
-        unit = features / torch.linalg.vector_norm(features, dim=1, keepdim=True).clamp_min(1e-12)
-        rows = functional.pad(unit, (0, 1), value=BIAS) / math.hypot(1.0, BIAS)
+        rows = functional.pad(functional.normalize(features, dim=1), (0, 1), value=BIAS) / math.hypot(1.0, BIAS)
         logits: Tensor = self.head(rows)
         return logits
 
