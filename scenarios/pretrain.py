@@ -49,6 +49,9 @@ PUBLIC_DATA = {
 WHITENED = 10_000
 """Public images whose features the whitening is fitted to."""
 
+HELD_OUT_SEED = 0
+"""Picks the held-out images whatever the run's own seed: one backbone can start from another's weights."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainSettings(TrainingSettings):
@@ -63,7 +66,9 @@ class PretrainSettings(TrainingSettings):
     depth, widen
         Shape of a Wide-ResNet (see `WideResNetArchitecture`).
     validation
-        Share of the images held out, by the seed, for the reported accuracy.
+        Share of the images held out for the reported accuracy.
+    start
+        A backbone (name or path) of the same shape and public data whose weights to begin with.
 
     See `TrainingSettings` for the rest.
     """
@@ -75,6 +80,7 @@ class PretrainSettings(TrainingSettings):
     depth: int | None = None
     widen: int = 1
     validation: float = 0.05
+    start: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -132,13 +138,18 @@ def pretrain(
     """
     say = _Journal(log or folder / f"{settings.name}.log", quiet)
     images, labels, classes = public_images(settings.data)
-    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(settings.seed))
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(HELD_OUT_SEED))
     held_out, kept = order.tensor_split([max(1, round(settings.validation * len(order)))])
     validation = images[held_out], labels[held_out]
     images, labels = images[kept], labels[kept]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         network = backbone.build(settings.architecture(images, classes), _normalisation(images))
+    history = settings.command()
+    if settings.start is not None:
+        begun = _started(settings, settings.start, network)
+        network.load_state_dict(begun.network.state_dict())
+        history = f"{begun.card.provenance.command} && {history}"
     training = Training(settings, network, images, labels)
 
     state = folder / f"{settings.name}.checkpoint"
@@ -155,7 +166,7 @@ def pretrain(
 
     result = training.result()
     result.whitening.fit(extract(result, images[:WHITENED]))
-    finished = _save(settings, folder / settings.name, result, validation)
+    finished = _save(settings, history, folder / settings.name, result, validation)
     provenance = finished.card.provenance
     say(f"saved {settings.name}, held-out accuracy {provenance.accuracy:.4f}, SHA-256 {finished.card.sha256}")
     for name in probes:
@@ -237,7 +248,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     setting("crop_until", float, "share of the run with cut-outs; the rest sees whole images")
     setting("ema", float, "decay of an average of the weights, 0 for none")
     setting("validation", float, "share of the images held out")
-    setting("seed", int, "of everything")
+    setting("seed", int, "of weights, order and augmentation")
+    setting("start", str, "begin with the weights of this backbone, of the same shape and data; give another --seed")
     parser.set_defaults(run=_run)
     return parser
 
@@ -293,15 +305,36 @@ def _run_epoch(training: Training, validation: tuple[Tensor, Tensor], say: _Jour
     )
 
 
-def _save(settings: PretrainSettings, target: Path, network: FeatureNet, validation: tuple[Tensor, Tensor]) -> Backbone:
-    """Save twice: the accuracy on the card is that of the weights as stored, after rounding."""
+def _save(
+    settings: PretrainSettings, history: str, target: Path, network: FeatureNet, validation: tuple[Tensor, Tensor]
+) -> Backbone:
+    """Save twice: the accuracy on the card is that of the weights as stored, after rounding.
+
+    `history` has the commands that made the weights, from the first on.
+    """
 
     def save(measured: float) -> Backbone:
         licence = PUBLIC_DATA[settings.data].licence
-        backbone.save(target, network, Provenance(settings.data, licence, measured, settings.command(), settings.seed))
+        backbone.save(target, network, Provenance(settings.data, licence, measured, history, settings.seed))
         return backbone.load(target)
 
     return save(round(accuracy(save(0.0).network, *validation), 4))
+
+
+def _started(settings: PretrainSettings, name: str, network: FeatureNet) -> Backbone:
+    """Load the backbone to begin with; it must have seen nothing but this data, and be of this shape."""
+    found = backbone.load(name)
+    if found.card.provenance.public_data != settings.data:
+        raise ConfigError(
+            f"Backbone {name} was trained from {found.card.provenance.public_data}, not from {settings.data}: "
+            "the new card could not name all that its weights have seen."
+        )
+    if found.card.architecture != network.architecture or found.card.normalisation != network.normalisation:
+        raise ConfigError(
+            f"Backbone {name} has another shape or input normalisation than this run asks for; "
+            "give the --widths, --pool-after, --depth and --widen that it was made with."
+        )
+    return found
 
 
 def _normalisation(images: Tensor) -> Normalisation:

@@ -95,6 +95,36 @@ def test_resuming_gives_the_weights_of_an_uninterrupted_run(
     assert weights(tmp_path / "whole") == weights(tmp_path / "halves"), "a finished run stays as it is"
 
 
+def test_a_run_can_begin_with_the_weights_of_another(tmp_path: Path) -> None:
+    first = pretrain(TINY, tmp_path / "first", quiet=True)
+    start = str(tmp_path / "first" / "tiny")
+    more = dataclasses.replace(TINY, start=start, seed=1, epochs=1, learning_rate=1e-12, momentum=1e-12)
+    second = pretrain(more, tmp_path / "second", quiet=True)
+    for name, tensor in first.network.named_parameters():
+        np.testing.assert_allclose(second.network.get_parameter(name).detach(), tensor.detach(), atol=1e-6)
+    assert second.card.provenance.command == f"{TINY.command()} && {more.command()}"
+    assert f"--start {start}" in more.command()
+
+    with pytest.raises(ConfigError, match="was trained from tinyimagenet32-gray28, not from tinyimagenet32:"):
+        pretrain(dataclasses.replace(more, data="tinyimagenet32"), tmp_path / "other", quiet=True)
+    with pytest.raises(ConfigError, match="another shape"):
+        pretrain(dataclasses.replace(more, widths=(4, 4)), tmp_path / "other", quiet=True)
+
+
+def test_the_held_out_images_do_not_depend_on_the_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held_out: list[torch.Tensor] = []
+    plain = module.accuracy
+
+    def accuracy(network: Any, images: torch.Tensor, labels: torch.Tensor) -> float:
+        held_out.append(images)
+        return plain(network, images, labels)
+
+    monkeypatch.setattr(module, "accuracy", accuracy)
+    for seed in (0, 1):
+        pretrain(dataclasses.replace(TINY, epochs=1, seed=seed), tmp_path / str(seed), quiet=True)
+    assert all(torch.equal(images, held_out[0]) for images in held_out)
+
+
 def test_each_epoch_has_its_own_order_and_augmentation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     batches: list[torch.Tensor] = []
     plain = Training._step
