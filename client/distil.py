@@ -7,7 +7,8 @@ A method with several stages runs them all here: the silo computes each centre f
 coordinator would from everybody's. The release has the events of all stages, which is what was reserved.
 
 A class whose noisy count is lost in its noise is left out: images of it would be made from noise alone, under a label
-that the silo may have no record of. The coordinator's union takes that class from other silos.
+that the silo may have no record of. The other noisy counts go with the set, so that the coordinator's union can take a
+class from the silos that have most of it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from dpdd.common.privacy.entropy import Entropy
 from dpdd.common.privacy.events import compose
 from dpdd.common.privacy.privatise import Privatised, combine, numbered
 from dpdd.common.synthesis.dataset import SyntheticSet
-from dpdd.common.synthesis.distilled import DistilSettings, distil_settings, to_arrays
+from dpdd.common.synthesis.distilled import Distilled, DistilSettings, distil_settings, to_arrays
 from dpdd.common.synthesis.statistics import Statistics, lost_in_noise, of_one_silo
 from dpdd.common.wire.request import ReleaseRequest
 
@@ -90,7 +91,7 @@ def distil(
             public_seed=request.public_seed,
             progress=progress,
         )
-        return to_arrays(without_lost_classes(made, statistics[0]))
+        return to_arrays(without_lost_classes(made, statistics[0], method.count_weight(settings, 0)))
 
     return combine(*(numbered(answer, stage) for stage, (_, answer) in enumerate(answered))).post_process(synthesise)
 
@@ -99,14 +100,16 @@ def _statistics(answered: Sequence[tuple[ReleaseRequest, Privatised]]) -> list[S
     return [of_one_silo(answer.arrays, answer.event, asked.centre) for asked, answer in answered]
 
 
-def without_lost_classes(made: SyntheticSet, statistics: Statistics) -> SyntheticSet:
+def without_lost_classes(made: SyntheticSet, statistics: Statistics, count_weight: float | None) -> Distilled:
     """`made` without the classes that the noisy counts say nothing about (all of it where no counts were released)."""
-    if "count" not in statistics.sums:
-        return made
-    lost = lost_in_noise(statistics.sums["count"][:, 0], statistics.noise)
+    if count_weight is None:
+        return Distilled(made)
+    noisy = statistics.sums["count"][:, 0]
+    lost = lost_in_noise(noisy, statistics.noise)
     kept = ~lost[made.labels]
     soft = None if made.soft is None else np.ascontiguousarray(made.soft[kept])
-    return replace(made, images=np.ascontiguousarray(made.images[kept]), labels=made.labels[kept], soft=soft)
+    left = replace(made, images=np.ascontiguousarray(made.images[kept]), labels=made.labels[kept], soft=soft)
+    return Distilled(left, np.where(lost, 0.0, noisy / count_weight).astype(np.float32))
 
 
 def _synthesis_settings(asked: DistilSettings, module: ModuleType, name: str) -> Any:

@@ -126,10 +126,12 @@ class SynthesisSection(Settings):
     """What is made of the releases.
 
     In decentralised mode the silos' sets have `images_per_class` together: each is asked for a `data.silos`-th of them,
-    and all of this is part of the request, so changing it asks (and costs) anew.
+    or for `images_per_silo` of each class where silos may lack classes; what is too many is left out. All of this is
+    part of the request, so changing it asks (and costs) anew.
     """
 
     images_per_class: Annotated[int, Field(ge=1)] = 50
+    images_per_silo: Annotated[int, Field(ge=1)] | None = None
     settings: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -137,10 +139,12 @@ class ContinualSection(Settings):
     """Class-incremental tasks: how many (the class list is cut in order), or the classes of each.
 
     Each task is answered by silos of its own, named `<silo>-task-<number>`, that hold that task's records only: every
-    record is in one release. `joint` also runs all classes at once, as the ceiling (in simulations).
+    record is in one release. In simulations, `comes_from` says whether all silos have records of every task, or whether
+    tasks come from one silo after the other; and `joint` also runs all classes at once, as the ceiling.
     """
 
     tasks: Annotated[int, Field(ge=2)] | tuple[tuple[str, ...], ...]
+    comes_from: Literal["all silos", "one silo each"] = "all silos"
     joint: bool = True
 
     def split(self, classes: Sequence[str]) -> list[tuple[str, ...]]:
@@ -269,6 +273,16 @@ class Scenario(Settings):
             return check_name("scenario name", name)
         except WireError as error:
             raise ValueError(str(error)) from None
+
+    @model_validator(mode="after")
+    def _one_split(self) -> Scenario:
+        alone = self.continual is not None and self.continual.comes_from == "one silo each"
+        if alone and (self.data.partition != "iid" or self.data.shares or self.data.records_per_silo):
+            raise ValueError(
+                'continual.comes_from = "one silo each" splits the records by task: '
+                "leave data.partition, data.shares and data.records_per_silo out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _method_settings(self) -> Scenario:

@@ -143,7 +143,7 @@ def _accuracy(accuracy: dict[str, Any]) -> str:
 
 
 def _continual(found: dict[str, Any], accuracy: dict[str, Any]) -> str:
-    """Per learner: % right on all classes seen, after each task; and the ConvNet's ceiling, where that was run."""
+    """Per learner: % right on all classes seen, after each task; and its ceiling, where that was run."""
     joint = found.get("joint")
     header = ["% right on classes seen, after", *(f"task {number + 1}" for number in range(len(found["tasks"])))]
     rows = []
@@ -151,7 +151,7 @@ def _continual(found: dict[str, Any], accuracy: dict[str, Any]) -> str:
         shares = [*figures["seen"], figures["forgetting"]]
         row = [_LEARNERS[name].format_map(accuracy[name]), *(f"{100 * share:.1f}" for share in shares)]
         if joint:
-            row.append(f"{100 * joint['mean']:.1f}" if name == "convnet" else "")
+            row.append(f"{100 * joint[name]['mean']:.1f}" if name in joint else "")
         rows.append(row)
     return table([*header, "forgetting", *(["all at once"] if joint else [])], rows)
 

@@ -23,7 +23,10 @@ _DIRICHLET = 'partition = "dirichlet"\nalpha = 0.1'
 
 @dataclass(frozen=True)
 class Setting:
-    """How many silos, who synthesises, how classes are split; `share` of the records per silo."""
+    """How many silos, who synthesises, how classes are split; `share` of the records per silo.
+
+    Silos that may lack classes are asked for all `images_per_class` each, as others cannot fill in for them.
+    """
 
     title: str
     silos: int
@@ -83,6 +86,8 @@ def report(options: argparse.Namespace, outcomes: Outcomes) -> Iterator[str]:
 def _scenario(setting: Setting, options: argparse.Namespace, records: int) -> str:
     share = "" if setting.share is None else f"records_per_silo = {round(setting.share * records)}\n"
     per_batch = max(2, min(10, options.images_per_class))
+    skewed = setting.mode == "decentralised" and setting.partition == _DIRICHLET
+    each = f"images_per_silo = {options.images_per_class}\n" if skewed else ""
     return f"""\
 name = "reproduce-sps"
 seed = {{seed}}
@@ -101,7 +106,7 @@ mode = "{setting.mode}"
 stages = {options.stages}
 [synthesis]
 images_per_class = {options.images_per_class}
-[synthesis.settings]
+{each}[synthesis.settings]
 batch_per_class = {per_batch}
 steps = 80
 [evaluation]

@@ -99,8 +99,8 @@ def run_config(name: str, folder: Path, workshop: Workshop) -> dict[str, Any]:
 
 def _joint(
     scenario: Scenario, folder: Path, console: Console, noise_seed: int | None, workers: int, workshop: Workshop
-) -> dict[str, Any] | None:
-    """The accuracy of one run over all classes at once.
+) -> dict[str, Any]:
+    """What everybody learns from one run over all classes at once.
 
     A comparison, not a second release: its silos hold the same records, so whoever published both would have to add the
     budgets up.
@@ -115,7 +115,7 @@ def _joint(
     roster = Roster({silo.settings.name: silo.public_key for silo in silos})
     grid = InProcessGrid.of(client_app(lambda who: _prefixed(console, who)), [s.folder for s in silos], workers)
     accuracy: dict[str, Any] = Run(at_once, folder, roster, console, workshop).execute(grid)["accuracy"]
-    return accuracy.get("convnet")
+    return accuracy
 
 
 def set_up(scenario: Scenario, folder: Path, console: Console, noise_seed: int | None = None) -> list[Silo]:
@@ -125,7 +125,10 @@ def set_up(scenario: Scenario, folder: Path, console: Console, noise_seed: int |
     tasks: list[tuple[str, ...]] = []
     if scenario.continual:
         tasks = scenario.continual.split(datasets.load(scenario.data.dataset, "test").classes)
-    folders = [task_silo(name, task) for name in names for task in range(1, len(tasks) + 1)] if tasks else names
+    alone = scenario.continual is not None and scenario.continual.comes_from == "one silo each"
+    brings = [_tasks_of(position, len(names), tasks, alone) for position in range(len(names))]
+    folders = [task_silo(name, number) for name, own in zip(names, brings, strict=True) for number in own]
+    folders = folders if tasks else names
     home = folder / "silos"
     if home.exists():
         found = sorted(path.name for path in home.iterdir())
@@ -134,24 +137,34 @@ def set_up(scenario: Scenario, folder: Path, console: Console, noise_seed: int |
         return [Silo.initialise(home / name) for name in folders]
     console("splitting the data over silos", 0, 1)
     train = datasets.load(scenario.data.dataset, "train")
-    shares = partition(train.labels, scenario.data, scenario.seed)
+    shares = [np.arange(len(train))] * len(names) if alone else partition(train.labels, scenario.data, scenario.seed)
     making = folder / ".silos.partial"
     shutil.rmtree(making, ignore_errors=True)
-    for name, share in zip(names, shares, strict=True):
-        for full_name, records in _by_task(name, train.subset(share), tasks):
+    for name, share, own in zip(names, shares, brings, strict=True):
+        for full_name, records in _by_task(name, train.subset(share), own):
             epsilon = scenario.privacy.epsilon_of(name)
             write_silo(making / full_name, full_name, scenario, records, noise_seed, epsilon)
     making.rename(home)
     return [Silo.initialise(home / name) for name in folders]
 
 
-def _by_task(name: str, records: LabelledImages, tasks: list[tuple[str, ...]]) -> Iterator[tuple[str, LabelledImages]]:
+def _tasks_of(position: int, silos: int, tasks: list[tuple[str, ...]], alone: bool) -> dict[int, tuple[str, ...]]:
+    """The tasks, by number, that a silo has records of: all of them, or every so-manieth."""
+    if alone and silos > len(tasks):
+        raise ConfigError(f"{silos} silos cannot bring one of {len(tasks)} tasks each: data.silos is too large")
+    numbered = enumerate(tasks, start=1)
+    return {number: task for number, task in numbered if not alone or (number - 1) % silos == position}
+
+
+def _by_task(
+    name: str, records: LabelledImages, tasks: dict[int, tuple[str, ...]]
+) -> Iterator[tuple[str, LabelledImages]]:
     """The silo as it is; or, for a continual run, as it is at each task: with the records of that task's classes."""
     from dpdd.server.continual import of_classes
 
     if not tasks:
         yield name, records
-    for number, task in enumerate(tasks, start=1):
+    for number, task in tasks.items():
         yield task_silo(name, number), of_classes(records, task)
 
 

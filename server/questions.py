@@ -99,7 +99,8 @@ def _request_settings(scenario: Scenario, settings: Settings) -> dict[str, Any]:
         return own
     schema: type[Settings] = method(scenario.method.name).synthesis().SynthesisSettings
     synthesis = schema.model_validate(scenario.synthesis.settings).model_dump(mode="json")
-    images = per_silo(scenario.synthesis.images_per_class, scenario.data.silos)
+    size = scenario.synthesis
+    images = size.images_per_silo or per_silo(size.images_per_class, scenario.data.silos)
     return DistilSettings(method=own, synthesis=synthesis, images_per_class=images).model_dump(mode="json")
 
 

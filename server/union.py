@@ -1,15 +1,21 @@
 """From distilled sets to one: the union over silos. No statistics, so silos that look different stay different.
 
-A request asks every silo for `per_silo(images_per_class, silos)` images of each class, so that the union has the
-asked size, whoever of them answers late. Silos take turns, class by class, and the union stops at `images_per_class`;
-it is smaller where silos are missing, or left a class out because their noisy count of it was lost in noise.
+A request asks every silo for `per_silo(images_per_class, silos)` images of each class, unless the scenario says how
+many, so that the union has the asked size, whoever of them answers late. The places of a class are shared out by the
+noisy counts that came with the sets, as seats are by votes (d'Hondt), so silos that know a class equally well take
+turns. The union stops at `images_per_class`; it is smaller where silos are missing, or left a class out because their
+noisy count of it was lost in noise.
+
+Where the sets have teachers, the union has one that knows of each class what the silos that have it know
+(`dpdd.common.synthesis.teacher.united`), and it labels all images anew: a silo's own has never seen the others'
+classes.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain, zip_longest
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +23,7 @@ from numpy.typing import NDArray
 
 from dpdd.common.errors import DpddError, IntegrityError
 from dpdd.common.synthesis.dataset import SyntheticSet
-from dpdd.common.synthesis.distilled import distil_settings, from_arrays, teacher_of
+from dpdd.common.synthesis.distilled import Distilled, distil_settings, from_arrays, teacher_of
 from dpdd.common.wire.release import Release
 from dpdd.common.wire.request import ReleaseRequest
 
@@ -34,7 +40,7 @@ def per_silo(images_per_class: int, silos: int) -> int:
     return -(-images_per_class // silos)
 
 
-def opened(release: Release, request: ReleaseRequest) -> SyntheticSet:
+def opened(release: Release, request: ReleaseRequest) -> Distilled:
     """The set in a release, checked against what was asked for."""
     most = distil_settings(request).images_per_class
 
@@ -44,27 +50,59 @@ def opened(release: Release, request: ReleaseRequest) -> SyntheticSet:
     return from_arrays(release.arrays, request.classes, request.shape, most, release.silo, teacher)
 
 
-def union(sets: Sequence[SyntheticSet], images_per_class: int) -> SyntheticSet:
+def union(distilled: Sequence[Distilled], images_per_class: int) -> SyntheticSet:
     """All sets as one of at most `images_per_class` images of each class; DpddError when none has an image."""
+    sets = [each.made for each in distilled]
     if not sum(map(len, sets)):
         raise DpddError("no silo's set has an image: every class was lost in noise")
     if len({made.classes for made in sets}) != 1 or len({made.soft is None for made in sets}) != 1:
         raise IntegrityError("the silos' sets do not agree on their classes, or only some have soft labels")
+    counts = _counts(distilled)
     images = np.concatenate([made.images for made in sets])
     labels = np.concatenate([made.labels for made in sets])
     starts = np.cumsum([0, *(len(made) for made in sets[:-1])])
     picked: list[int] = []
     for label in range(len(sets[0].classes)):
         members = [start + np.flatnonzero(made.labels == label) for start, made in zip(starts, sets, strict=True)]
-        in_turn = [index for index in chain.from_iterable(zip_longest(*members)) if index is not None]
-        picked += [int(index) for index in in_turn[:images_per_class]]
+        for silo, number in enumerate(seats(counts[:, label], [len(each) for each in members], images_per_class)):
+            picked += members[silo][:number].tolist()
+    images, labels = images[picked], labels[picked]
+    teacher = _teacher(sets, counts)
     soft = np.concatenate([made.soft for made in sets])[picked] if sets[0].soft is not None else None  # type: ignore[arg-type]
-    return SyntheticSet(images[picked], labels[picked], sets[0].classes, soft, _mean_teacher(sets))
+    made = SyntheticSet(images, labels, sets[0].classes, soft, teacher)
+    if teacher is None or soft is None:
+        return made
+    return replace(made, soft=teacher.probabilities(made.as_torch().tensors[0]).numpy())
 
 
-def _mean_teacher(sets: Sequence[SyntheticSet]) -> Teacher | None:
-    """The mean of the teachers of the silos that sent one."""
-    teachers = [made.teacher for made in sets if made.teacher is not None]
-    if not teachers:
-        return None
-    return replace(teachers[0], weights=np.mean([each.weights for each in teachers], axis=0, dtype=np.float32))
+def seats(votes: NDArray[np.float64], most: Sequence[int], count: int) -> list[int]:
+    """How many of `count` places everyone gets by votes (d'Hondt), where nobody can fill more than `most`.
+
+    >>> seats(np.array([100.0, 80.0, 30.0]), [8, 8, 8], 8), seats(np.array([100.0, 80.0, 30.0]), [8, 2, 0], 8)
+    ([4, 3, 1], [6, 2, 0])
+    """
+    given = [0] * len(most)
+    claims = [(-votes[who], who) for who, room in enumerate(most) if room]
+    heapq.heapify(claims)
+    for _ in range(min(count, sum(most))):
+        _, who = heapq.heappop(claims)
+        given[who] += 1
+        if given[who] < most[who]:
+            heapq.heappush(claims, (-votes[who] / (given[who] + 1), who))
+    return given
+
+
+def _counts(distilled: Sequence[Distilled]) -> NDArray[np.float64]:
+    """Noisy records (silos, classes); all count the same where some silo's method released no counts."""
+    counts = [each.counts for each in distilled]
+    if any(found is None for found in counts):
+        return np.ones((len(distilled), len(distilled[0].made.classes)))
+    return np.stack(counts).astype(np.float64)  # type: ignore[arg-type]
+
+
+def _teacher(sets: Sequence[SyntheticSet], counts: NDArray[np.float64]) -> Teacher | None:
+    """One classifier of the teachers of the silos that sent one."""
+    from dpdd.common.synthesis.teacher import united
+
+    teachers = [(made.teacher, row) for made, row in zip(sets, counts, strict=True) if made.teacher is not None]
+    return united([teacher for teacher, _ in teachers], np.stack([row for _, row in teachers])) if teachers else None

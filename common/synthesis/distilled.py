@@ -8,12 +8,14 @@ number of images, so a request of kind `DISTILLED_SET` has all three in its sett
 ['images_per_class', 'method', 'synthesis']
 
 The release holds `images` (uint8; N, C, H, W), `labels` (int64; N) and, where the method made some, `soft` labels
-(float32; N, classes) and the weights of the `teacher` that gave them (float32; classes, D).
+(float32; N, classes), the weights of the `teacher` that gave them (float32; classes, D), and the noisy class `counts`
+(float32; classes; 0 for a class that is lost in noise), so that a union can tell who knows most of a class.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -41,6 +43,14 @@ class DistilSettings(Settings):
     images_per_class: Annotated[int, Field(ge=1, le=100_000)]
 
 
+@dataclass(frozen=True, eq=False)
+class Distilled:
+    """What a silo made of its own releases: a set, and the noisy counts behind it, if its method released some."""
+
+    made: SyntheticSet
+    counts: NDArray[np.float32] | None = None
+
+
 def distil_settings(request: ReleaseRequest) -> DistilSettings:
     """What `request`, of kind `DISTILLED_SET`, says; ConfigError when it says something else."""
     return validate(dict(request.settings), DistilSettings, "settings of a distilled set")
@@ -51,9 +61,12 @@ def method_values(request: ReleaseRequest) -> Mapping[str, Any]:
     return distil_settings(request).method if request.kind is Kind.DISTILLED_SET else request.settings
 
 
-def to_arrays(made: SyntheticSet) -> dict[str, NDArray]:
-    """The set as a release's arrays."""
+def to_arrays(distilled: Distilled) -> dict[str, NDArray]:
+    """As a release's arrays."""
+    made = distilled.made
     arrays: dict[str, NDArray] = {"images": made.images, "labels": made.labels}
+    if distilled.counts is not None:
+        arrays["counts"] = distilled.counts
     if made.soft is not None:
         arrays["soft"] = made.soft.astype(np.float32)
     if made.teacher is not None:
@@ -81,8 +94,8 @@ def from_arrays(
     most_per_class: int,
     who: str,
     teacher: Callable[[NDArray[np.float32]], Teacher] | None = None,
-) -> SyntheticSet:
-    """The set that `who` sent; IntegrityError unless it is one of at most the asked size.
+) -> Distilled:
+    """What `who` sent; IntegrityError unless it is a set of at most the asked size.
 
     `teacher` makes a classifier of weights that may come along.
     """
@@ -91,7 +104,7 @@ def from_arrays(
         if not condition:
             raise IntegrityError(f"silo {who} sent a set whose {what}")
 
-    known = {"images", "labels", "soft"} | ({"teacher"} if teacher else set())
+    known = {"images", "labels", "soft", "counts"} | ({"teacher"} if teacher else set())
     insist({"images", "labels"} <= arrays.keys() <= known, f"arrays are {sorted(arrays)}")
     images, labels, soft = arrays["images"], arrays["labels"], arrays.get("soft")
     insist(
@@ -109,6 +122,10 @@ def from_arrays(
         insist(soft.dtype == np.float32 and soft.shape == (len(labels), len(classes)), "soft labels have another shape")
         proper = bool((soft >= 0.0).all()) and bool((np.abs(soft.sum(axis=1) - 1.0) < 1e-3).all())
         insist(proper, "soft labels are not probabilities")
+    counts = arrays.get("counts")
+    if counts is not None:
+        insist(counts.dtype == np.float32 and counts.shape == (len(classes),), "counts are not one number per class")
+        insist(bool(np.isfinite(counts).all()) and bool((counts >= 0.0).all()), "counts are not numbers from 0")
     weights, found = arrays.get("teacher"), None
     if weights is not None and teacher is not None:
         small = weights.ndim == 2 and len(weights) == len(classes) and 1 <= weights.shape[1] <= MOST_WEIGHTS
@@ -118,4 +135,4 @@ def from_arrays(
             found = teacher(weights)
         except (ConfigError, ValueError) as error:
             raise IntegrityError(f"silo {who} sent a set whose teacher's weights are odd: {one_line(error)}") from None
-    return SyntheticSet(images, labels, classes, soft, found)
+    return Distilled(SyntheticSet(images, labels, classes, soft, found), counts)

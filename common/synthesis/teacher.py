@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -103,6 +103,24 @@ class Teacher:
                 return cls(weights, about["backbone"], about["sha256"], portrait)
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
             raise DataError(f"{path}: this is not a teacher of a dpdd dataset ({error})") from None
+
+
+def united(teachers: Sequence[Teacher], counts: NDArray[np.float64]) -> Teacher:
+    """One classifier of several silos', which may know different classes; `counts` (silos, classes) are their records.
+
+    A class's weights are those of the silos that have it, in proportion to their records of it. A silo's scores contain
+    the logarithm of the class's share in that silo; in its place comes that of the share in all silos together. So
+    silos with the same classes in different shares give what one silo with everybody's records would, and silos that
+    are alike give the mean of their teachers. (Silos that have different classes never compared them: no such claim.)
+    """
+    weights = np.stack([teacher.weights for teacher in teachers]).astype(np.float64)
+    has, total = counts > 0.0, counts.sum(0)
+    voices = np.where(total > 0.0, counts / np.where(total > 0.0, total, 1.0), 1.0 / len(teachers))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        change = np.log(total / total.sum()) - np.log(counts / counts.sum(1, keepdims=True))
+    weights[:, :, -1] += np.where(has, change, 0.0) / teachers[0].portrait.constant
+    joined = np.einsum("sc,scd->cd", voices, weights)
+    return replace(teachers[0], weights=joined.astype(np.float32))
 
 
 @dataclass(frozen=True, eq=False)

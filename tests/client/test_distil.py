@@ -38,7 +38,9 @@ def test_a_distilled_release_has_the_mechanisms_event_and_images_only(tmp_path: 
     release = released(silo, request)
     assert (release.event, release.guarantee, release.distance) == (plain.event, plain.guarantee, plain.distance)
     assert release.kind is Kind.DISTILLED_SET and release.releasable
-    assert set(release.arrays) == {"images", "labels"}
+    assert set(release.arrays) == {"images", "labels", "counts"}
+    np.testing.assert_allclose(release.arrays["counts"], 400, atol=6 * release.event.sigma / 0.1)  # noisy, as released
+    assert not np.array_equal(release.arrays["counts"], np.round(release.arrays["counts"]))
     assert release.arrays["images"].dtype == np.uint8 and release.arrays["images"].shape == (12, *SHAPE)
     assert np.bincount(release.arrays["labels"]).tolist() == [4, 4, 4]
     assert silo.ledger().status().spent == pytest.approx(1.0, abs=1e-6)
@@ -70,9 +72,13 @@ def test_a_class_that_is_lost_in_noise_is_left_out(tmp_path: Path) -> None:
     labels = np.arange(60) % 2  # no cat
     images = np.zeros((60, *SHAPE), dtype=np.uint8)
     silo = make_silo(tmp_path / "north", images=images, labels=labels, extra=SIMULATED)
-    assert set(released(silo, distil_request(epsilon=float("inf"))).arrays["labels"].tolist()) == {0, 1}
+    found = released(silo, distil_request(epsilon=float("inf"))).arrays
+    assert set(found["labels"].tolist()) == {0, 1}
+    np.testing.assert_allclose(found["counts"], [30.0, 30.0, 0.0], rtol=1e-4)  # on a grid
     few = make_silo(tmp_path / "south", records=6)  # two of each class, and noise of 37
-    assert len(released(few, distil_request(epsilon=0.1)).arrays["labels"]) < 12
+    found = released(few, distil_request(epsilon=0.1)).arrays
+    assert len(found["labels"]) < 12
+    assert [label in found["labels"] for label in range(3)] == (found["counts"] != 0.0).tolist()
 
 
 @pytest.mark.parametrize(

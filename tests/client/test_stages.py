@@ -400,7 +400,7 @@ def distil_request(**changes: Any) -> ReleaseRequest:
 def test_a_distilled_set_runs_all_stages_and_has_the_event_of_the_whole(tmp_path: Path) -> None:
     silo = staged_silo(tmp_path / "north", records=3000)
     release = open_signed(released(silo, distil_request()), silo.public_key)
-    assert set(release.arrays) == {"images", "labels"}
+    assert set(release.arrays) == {"images", "labels", "counts"}
     reservation = entries(silo)[1]
     assert release.event == from_json(reservation.body["event"]) and release.ledger_entry == reservation.hash
     other = staged_silo(tmp_path / "south")

@@ -82,7 +82,7 @@ def test_the_exchange_takes_the_workshop_and_runs_the_ceiling_of_continual_learn
     path.write_text(path.read_text().replace("runs = 0", "runs = 1\nwidth = 4\nsteps = 2\nbatch = 8"))
     here, there = run(path, tmp_path / "here"), run(path, tmp_path / "there", "--engine", "exchange", "--device", "cpu")
     assert there["dataset"] == here["dataset"] and there["continual"] == here["continual"]
-    assert there["continual"]["joint"]["mean"] > 0
+    assert there["continual"]["joint"]["convnet"]["mean"] > 0
 
 
 def test_a_refused_option_of_the_server_reaches_the_researcher(

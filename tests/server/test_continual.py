@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,7 @@ def test_every_record_is_in_one_release_and_every_task_has_its_own_budget(finish
 
 def test_metrics_hold_the_matrix_the_figures_and_the_ceiling(finished: Path) -> None:
     metrics = json.loads((finished / "metrics.json").read_text())
-    joint, found = metrics["continual"]["joint"], metrics["continual"]["learners"]["convnet"]
+    joint, found = metrics["continual"]["joint"]["convnet"], metrics["continual"]["learners"]["convnet"]
     assert metrics["continual"]["learners"].keys() == {"convnet"}, "DP-MERF's releases contain no classifier"
     assert [len(row) for row in found["matrix"]] == [1, 2] and [
         len(task) for task in metrics["continual"]["tasks"]
@@ -101,6 +101,32 @@ def test_metrics_hold_the_matrix_the_figures_and_the_ceiling(finished: Path) -> 
     assert sorted(row["silo"] for row in metrics["privacy"]) == [row["silo"] for row in metrics["privacy"]]
     assert {row["silo"]: row["epsilon"] for row in metrics["privacy"]}["north-task-2"] == 2.0
     assert server(["verify", str(finished)]) == 0
+
+
+def test_tasks_may_come_from_one_silo_after_the_other(tmp_path: Path) -> None:
+    text = SCENARIO.replace("epsilons = { north = 2.0 }", "").replace(
+        "tasks = 2", 'tasks = 3\ncomes_from = "one silo each"\njoint = false'
+    )
+    file = tmp_path / "tasks.toml"
+    file.write_text(text)
+    assert main(["run", str(file), "--out", str(tmp_path / "run"), "--quiet"]) == 0
+    silos = [Silo(path) for path in sorted((tmp_path / "run" / "silos").iterdir())]
+    assert [silo.settings.name for silo in silos] == ["east-task-2", "north-task-1", "north-task-3"]
+    sizes = [int.from_bytes((silo.folder / "images.idx").read_bytes()[4:8], "big") for silo in silos]
+    train = datasets.load("fashion-slice", "train")
+    assert sum(sizes) == len(train) and [len(silo.outbox.ids()) for silo in silos] == [1, 1, 1]
+    for silo, size in zip(silos, sizes, strict=True):
+        assert size == len(of_classes(train, silo.settings.data.classes))  # all that there is of its task
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert len(metrics["continual"]["learners"]["convnet"]["matrix"]) == 3 and "joint" not in metrics["continual"]
+
+    file.write_text(text.replace("silos = 2", "silos = 4"))
+    with redirect_stderr(io.StringIO()) as said:
+        assert main(["run", str(file), "--out", str(tmp_path / "other"), "--quiet"]) != 0
+    assert "4 silos cannot bring one of 3 tasks each" in said.getvalue()
+    file.write_text(text.replace("silos = 2", 'silos = 2\npartition = "dirichlet"\nalpha = 0.3'))
+    with pytest.raises(ConfigError, match="splits the records by task"):
+        load_scenario(str(file))
 
 
 def test_running_again_asks_for_nothing_new(finished: Path) -> None:

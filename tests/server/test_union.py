@@ -9,19 +9,22 @@ import pytest
 
 from dpdd.common.errors import DpddError, IntegrityError
 from dpdd.common.synthesis.dataset import SyntheticSet
-from dpdd.common.synthesis.distilled import from_arrays, teacher_of, to_arrays
+from dpdd.common.synthesis.distilled import Distilled, from_arrays, teacher_of, to_arrays
 from dpdd.common.synthesis.portrait import Portrait
-from dpdd.common.synthesis.teacher import Teacher
+from dpdd.common.synthesis.teacher import Teacher, united
 from dpdd.common.wire.request import Kind, ReleaseRequest
-from dpdd.server.union import per_silo, union
+from dpdd.server.union import per_silo, seats, union
 
 CLASSES = ("ant", "bee")
 
 
-def a_set(value: int, counts: tuple[int, int], soft: bool = False) -> SyntheticSet:
-    labels = np.repeat([0, 1], counts)
+def a_set(
+    value: int, sizes: tuple[int, int], soft: bool = False, counts: tuple[float, float] | None = None
+) -> Distilled:
+    labels = np.repeat([0, 1], sizes)
     chances = np.eye(2, dtype=np.float32)[labels] if soft else None
-    return SyntheticSet(np.full((len(labels), 1, 8, 8), value, np.uint8), labels, CLASSES, chances)
+    made = SyntheticSet(np.full((len(labels), 1, 8, 8), value, np.uint8), labels, CLASSES, chances)
+    return Distilled(made, None if counts is None else np.array(counts, np.float32))
 
 
 @pytest.mark.parametrize(("images", "silos"), [(50, 3), (3, 5), (10, 10), (7, 1)])
@@ -40,6 +43,25 @@ def test_what_a_silo_left_out_comes_from_the_others() -> None:
     assert sorted(made.images[made.labels == 0][:, 0, 0, 0]) == [7, 7, 7, 9, 9, 9]
 
 
+def test_a_class_comes_from_the_silos_that_have_most_of_it() -> None:
+    sets = [a_set(1, (8, 8), counts=(6000.0, 0.0)), a_set(2, (8, 8), counts=(2000.0, 500.0)), a_set(3, (8, 8))]
+    made = union(sets[:2], 8)
+    assert np.bincount(made.images[made.labels == 0][:, 0, 0, 0]).tolist() == [0, 6, 2]
+    assert set(made.images[made.labels == 1].ravel()) == {2}
+    alike = union(sets, 9)  # one that sent no counts: then nobody's say anything
+    assert np.bincount(alike.images[alike.labels == 1][:, 0, 0, 0]).tolist() == [0, 3, 3, 3]
+
+
+def test_places_are_shared_out_as_d_hondt_would() -> None:
+    random = np.random.default_rng(3)
+    for _ in range(50):
+        votes, most = random.integers(1, 1000, 6).astype(np.float64), random.integers(0, 9, 6).tolist()
+        count = int(random.integers(1, 40))
+        claims = [(votes[who] / (place + 1), who) for who in range(6) for place in range(most[who])]
+        winners = [who for _, who in sorted(claims, reverse=True)[:count]]
+        assert seats(votes, most, count) == np.bincount(winners, minlength=6).tolist()
+
+
 def test_soft_labels_stay_with_their_images_and_nothing_is_an_error() -> None:
     made = union([a_set(1, (2, 1), soft=True), a_set(2, (1, 2), soft=True)], 3)
     assert made.soft is not None
@@ -52,8 +74,12 @@ def test_soft_labels_stay_with_their_images_and_nothing_is_an_error() -> None:
 
 def test_a_set_travels_and_anything_else_is_refused() -> None:
     good = to_arrays(a_set(1, (2, 2), soft=True))
-    made = from_arrays(good, CLASSES, (1, 8, 8), 2, "north")
-    np.testing.assert_array_equal(made.labels, [0, 0, 1, 1])
+    back = from_arrays(good, CLASSES, (1, 8, 8), 2, "north")
+    np.testing.assert_array_equal(back.made.labels, [0, 0, 1, 1])
+    assert back.counts is None
+    numbers = np.array([3.5, 0.0], np.float32)
+    counted = from_arrays({**good, "counts": numbers}, CLASSES, (1, 8, 8), 2, "north")
+    np.testing.assert_array_equal(counted.counts, numbers)
     wrong = [
         {"images": good["images"]},
         {**good, "extra": good["labels"]},
@@ -67,6 +93,10 @@ def test_a_set_travels_and_anything_else_is_refused() -> None:
         {**good, "soft": good["soft"][:, :1]},
         {**good, "soft": good["soft"] * np.float32(2.0)},
         {**good, "soft": np.where(good["soft"] > 0, np.float32(np.nan), good["soft"])},
+        {**good, "counts": numbers[:1]},
+        {**good, "counts": numbers.astype(np.float64)},
+        {**good, "counts": -numbers},
+        {**good, "counts": np.full(2, np.inf, np.float32)},
     ]
     for arrays in wrong:
         with pytest.raises(IntegrityError, match="silo north sent a set whose"):
@@ -77,18 +107,21 @@ def taught(weights: np.ndarray) -> Teacher:
     return Teacher(weights, "scatter28", "", Portrait(features=weights.shape[1] - 1, side=0, channels=1))
 
 
-def test_a_teacher_travels_and_the_union_has_the_mean_of_those_sent() -> None:
+def test_a_teacher_travels_and_the_union_has_one_of_those_sent() -> None:
     weights = np.arange(6, dtype=np.float32).reshape(2, 3)
-    plain = a_set(1, (2, 2), soft=True)
-    sets = [replace(plain, teacher=teacher) for teacher in (taught(weights), None, taught(3 * weights))]
+    plain = a_set(1, (2, 2))
+    sets = [
+        replace(plain, made=replace(plain.made, teacher=teacher))
+        for teacher in (taught(weights), None, taught(3 * weights))
+    ]
     sent = to_arrays(sets[0])
     assert sent["teacher"].dtype == np.float32 and "teacher" not in to_arrays(sets[1])
     back = from_arrays(sent, CLASSES, (1, 8, 8), 2, "north", taught)
-    assert back.teacher is not None
-    np.testing.assert_array_equal(back.teacher.weights, weights)
+    assert back.made.teacher is not None
+    np.testing.assert_array_equal(back.made.teacher.weights, weights)
     made = union(sets, 4)
     assert made.teacher is not None and made.teacher.weights.dtype == np.float32
-    np.testing.assert_array_equal(made.teacher.weights, 2 * weights)
+    np.testing.assert_allclose(made.teacher.weights, 2 * weights, rtol=1e-6)
     assert union(sets[1:2], 4).teacher is None
     wrong = [
         weights[:1],
@@ -104,6 +137,55 @@ def test_a_teacher_travels_and_the_union_has_the_mean_of_those_sent() -> None:
             from_arrays({**sent, "teacher": odd}, CLASSES, (1, 8, 8), 2, "north", taught)
     with pytest.raises(IntegrityError, match="whose arrays are"):  # nobody asked this method for one
         from_arrays(sent, CLASSES, (1, 8, 8), 2, "north")
+
+
+def test_the_union_s_teacher_labels_all_images_anew() -> None:
+    portrait = Portrait(features=0, side=4, channels=1)
+    bright = np.zeros((2, portrait.dimensions), np.float32)
+    bright[1, :-1], bright[1, -1] = 20.0, -20.0  # a bee is a bright ant
+    sets = []
+    for value, counts in ((0, (900.0, 0.0)), (255, (0.0, 900.0))):
+        one = a_set(value, (2, 2), soft=True, counts=counts)
+        made = replace(one.made, teacher=Teacher(bright, "scatter28", "", portrait))
+        sets.append(replace(one, made=replace(made, images=np.full((4, 1, 28, 28), value, np.uint8))))
+    made = union(sets, 2)
+    assert made.soft is not None and made.teacher is not None
+    np.testing.assert_array_equal(made.labels, [0, 0, 1, 1])
+    assert made.images[made.labels == 0].max() == 0 and made.images[made.labels == 1].min() == 255
+    seen = made.teacher.probabilities(made.as_torch().tensors[0]).numpy()
+    np.testing.assert_array_equal(made.soft, seen)
+    assert (made.soft.argmax(1) == made.labels).all()
+
+
+def test_silos_with_other_shares_of_the_classes_make_the_teacher_of_all_records_together() -> None:
+    random, portrait = np.random.default_rng(5), Portrait(features=4, side=0, channels=1)
+    classes, silos = 6, 3
+    counts = random.integers(200, 5000, (silos, classes)).astype(np.float64)
+    likelihood = random.normal(size=(classes, 5))  # log p(x | class), linear in the portrait x, up to one number
+
+    def with_shares(numbers: np.ndarray) -> np.ndarray:
+        weights = likelihood.copy()
+        weights[:, -1] += np.log(numbers / numbers.sum()) / portrait.constant
+        return weights
+
+    def at_silo(numbers: np.ndarray) -> Teacher:
+        return Teacher(with_shares(numbers).astype(np.float32), "scatter28", "", portrait)
+
+    found = united([at_silo(row) for row in counts], counts)
+    np.testing.assert_allclose(found.weights, with_shares(counts.sum(0)), atol=1e-5)
+
+    # A class that a silo does not have is none of its business, whatever it says of it.
+    counts[0, 2] = 0.0
+    teachers = [at_silo(np.maximum(row, 1.0)) for row in counts]
+    loud = replace(teachers[0], weights=np.where(np.arange(classes)[:, None] == 2, 1e6, teachers[0].weights))
+    said = united([loud, *teachers[1:]], counts)
+    np.testing.assert_allclose(said.weights, united(teachers, counts).weights, rtol=1e-6)
+    np.testing.assert_allclose(said.weights[2, :-1], likelihood[2, :-1], atol=1e-5)
+
+    # A class that nobody has, and a silo that has nothing, spoil nothing.
+    counts[:, 4], counts[1] = 0.0, 0.0
+    assert np.isfinite(united(teachers, counts).weights).all()
+    assert np.isfinite(united(teachers, np.zeros_like(counts)).weights).all()
 
 
 def test_a_teacher_must_fit_the_backbone_of_the_request() -> None:
