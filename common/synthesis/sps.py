@@ -111,7 +111,8 @@ class SynthesisSettings(Settings):
     """How images are made; may change without asking the silos again.
 
     With `ema` the rows' statistics are averaged over steps, for small batches. `redraws` are extra batches, made while
-    there are images that the teacher takes for another class, to replace those.
+    there are images that the teacher takes for another class, to replace those. `settle` is over how many of the last
+    stages the teacher is averaged: 1 where classes are easy to tell apart, more where they are hard and stages many.
     """
 
     steps: Annotated[int, Field(ge=1, le=100_000)] = 120
@@ -129,6 +130,7 @@ class SynthesisSettings(Settings):
     ema: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     redraws: Annotated[int, Field(ge=0, le=100)] = 1
     soft_labels: bool = True
+    settle: Annotated[int, Field(ge=1, le=50)] = 1
 
 
 @lru_cache(maxsize=16)
@@ -419,7 +421,9 @@ class ImageTask:
         if portrait is None:
             return None
         sha256 = _backbone(self.method.backbone, "").card.sha256
-        return Teacher(teacher.learn(self.statistics, self.tables), self.method.backbone, sha256, portrait)
+        return Teacher(
+            teacher.learn(self.statistics, self.tables, self.settings.settle), self.method.backbone, sha256, portrait
+        )
 
     @cached_property
     def _goals(self) -> tuple[tuple[Goal, ...], Likeness | None]:

@@ -197,15 +197,21 @@ def ridge(moments: Moments) -> tuple[Tensor, Tensor]:
     return SHARPNESS * (joint - joint.mean(0)) @ inverse, inverse
 
 
-def learn(statistics: Sequence[Statistics], tables: Sequence[Summary]) -> NDArray[np.float32]:
-    """The weights, from all stages so far."""
+def learn(statistics: Sequence[Statistics], tables: Sequence[Summary], settle: int = 1) -> NDArray[np.float32]:
+    """The weights, from all stages so far: the mean of what the last `settle` Newton steps led to.
+
+    Every step forgets part of the noise before it and brings its own, and may go too far where classes are hard to tell
+    apart; their mean has less of both. Where they are easy, the last one alone is best.
+    """
     weights, inverse = ridge(moments_of(statistics[0], tables[0]))
+    found = [weights]
     for stage, table in zip(statistics[1:], tables[1:], strict=True):
         total = float(np.maximum(stage.sums[COUNT] / table.weights[COUNT], 1.0).sum())
         gradient = torch.from_numpy(stage.sums[RESIDUAL] / table.weights[RESIDUAL]).view(weights.shape)
         start = torch.from_numpy(np.asarray(stage.centre["teacher"], dtype=np.float64))
-        weights = start - (RESIDUAL_CLIP / CURVATURE / total) * gradient @ inverse
-    return weights.float().numpy()
+        found.append(start - (RESIDUAL_CLIP / CURVATURE / total) * gradient @ inverse)
+    last = found[1:][-settle:] or found
+    return torch.stack(last).mean(0).float().numpy()
 
 
 def residuals(portraits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:

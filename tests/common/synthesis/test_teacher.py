@@ -110,7 +110,26 @@ def test_the_last_stage_decides_and_each_starts_from_its_own_centre(backbone: st
     stages = [statistics_of(tables[1], images, labels, centre={"teacher": start}) for start in (a, b)]
     both = teacher.learn([first, *stages], tables)
     np.testing.assert_array_equal(both, teacher.learn([first, stages[1]], [tables[0], tables[2]]))
-    assert np.abs(both - teacher.learn([first, stages[0]], tables[:2])).max() > 1e-2
+    one = teacher.learn([first, stages[0]], tables[:2])
+    assert np.abs(both - one).max() > 1e-2
+    for settle in (2, 3):  # the mean of all steps there are; ridge alone is none
+        np.testing.assert_allclose(teacher.learn([first, *stages], tables, settle), (one + both) / 2, atol=1e-4)
+    np.testing.assert_array_equal(teacher.learn([first], tables[:1], 3), teacher.learn([first], tables[:1]))
+
+
+def test_a_set_s_teacher_is_as_settled_as_the_settings_say(backbone: str) -> None:
+    tables = [table_for(backbone, min(stage, 1)) for stage in range(3)]
+    images, labels = bars(90)
+    statistics = [statistics_of(tables[0], images, labels)]
+    for seed in (1, 2):
+        start = np.random.default_rng(seed).normal(size=(CLASSES, 23)).astype(np.float32)
+        statistics.append(statistics_of(tables[1], images, labels, centre={"teacher": start}))
+    method = sps.MethodSettings(backbone=backbone, features=6, picture=4, stages=3)
+    for settle in (1, 2):
+        settings = sps.SynthesisSettings(settle=settle)
+        task = sps.ImageTask(statistics, method, settings, tuple("abcdefghij"[:CLASSES]), SHAPE, 1, 2)
+        assert task.guide is not None
+        np.testing.assert_array_equal(task.guide.weights, teacher.learn(statistics, task.tables, settle))
 
 
 def test_newton_steps_lower_the_loss(backbone: str) -> None:
