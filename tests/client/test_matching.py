@@ -527,7 +527,7 @@ def test_a_distilled_set_has_the_event_of_both_stages(tmp_path: Path, monkeypatc
     silo = matching_silo(tmp_path / "north", records=900)
     asked_for = {"method": chosen.model_dump(mode="json"), "synthesis": {"steps": 2}, "images_per_class": 2}
     release = released(silo, asked(chosen, epsilon=1.0, kind=Kind.DISTILLED_SET, settings=asked_for))
-    assert set(release.arrays) == {"images", "labels"} and release.event == plans_of(chosen)[0].whole
+    assert set(release.arrays) == {"images", "labels", "counts"} and release.event == plans_of(chosen)[0].whole
     assert [entry.kind for entry in silo.ledger().entries()] == ["open", "reserve", "commit"]
 
 
