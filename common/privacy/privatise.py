@@ -2,8 +2,8 @@
 
 `privatise` empties a `ClippedSum`, adds noise once and gives a `Privatised`: immutable, with the event that was really
 run. There is no other constructor, so nothing downstream can be handed a clean sum, and noise cannot be drawn twice
-over the same sum. (Storing clean sums and drawing fresh noise at every optimisation step is the classic mistake: it
-turned a claimed ε of 1 into 6.7 in published code.)
+over the same sum. (Storing clean sums and drawing fresh noise over them again and again is the classic mistake: twenty
+draws over each of 10,000 sums at rate 0.01 and σ = 4.2969 have an ε of 6.7, and not of 1.)
 
 >>> import numpy as np
 >>> from dpdd.common.privacy.clipping import ClippedSum, Layout, class_segment
