@@ -54,7 +54,7 @@ CASES: dict[str, dict[str, str]] = {
     },
     "sps-layers": {
         "method": 'name = "sps"\n[method.settings]\nbackbone = "gray28"\nfeatures = 64\nglobal_dimensions = 8\n'
-        "class_dimensions = 8\nclass_layers = 2\nthumbnail = 4\nstages = 2\ngroups = 6\nclasses_per_group = 3",
+        "class_dimensions = 8\nclass_layers = 2\nthumbnail = 4\nstages = 2\ngroups = 5\nclasses_per_group = 4",
         "synthesis": "settings = { steps = 20, batch_per_class = 4, jostling = 0.08, settle = 2, ema = 0.5 }",
         "evaluation": 'lessons = 500\ndownstream = ["convnet", "probe", "fine-tune", "ensemble"]\n'
         "fine_tune = { steps = 5 }",
