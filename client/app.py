@@ -15,7 +15,7 @@ from dpdd.common import flower  # first: it turns Flower's telemetry off
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
-from dpdd.client.mechanisms import Progress
+from dpdd.client.mechanisms.base import Progress
 from dpdd.client.silo import Silo, quiet
 from dpdd.common.errors import DpddError
 from dpdd.common.wire.answer import encode_answer

@@ -12,7 +12,7 @@ from dpdd.common.cli import Commands, facts, print_json, table
 from dpdd.common.errors import ConfigError, DpddError, PolicyError, WireError
 
 if TYPE_CHECKING:
-    from dpdd.client.chain import Entry
+    from dpdd.client.ledger.hash_chain import Entry
     from dpdd.client.silo import Silo
 
 TEMPLATE = """\
@@ -106,7 +106,7 @@ def _silo(options: argparse.Namespace) -> Silo:
 
 def _init(options: argparse.Namespace) -> None:
     from dpdd.client.silo import Silo
-    from dpdd.common.methods import METHODS
+    from dpdd.common.methods.registry import METHODS
     from dpdd.common.privacy.events import NEIGHBOURS
     from dpdd.common.wire.parsing import check_name
 
@@ -260,10 +260,10 @@ def _read_request(path: Path) -> bytes:
 
 
 def _plan(options: argparse.Namespace) -> None:
-    from dpdd.client.ledger import NotCovered
+    from dpdd.client.ledger.ledger import NotCovered
     from dpdd.client.policy import Refused
     from dpdd.client.stages import reserved
-    from dpdd.common.methods import method
+    from dpdd.common.methods.registry import method
     from dpdd.common.privacy.events import describe
     from dpdd.common.wire.request import Kind, decode_request
 
@@ -462,7 +462,7 @@ def _answer(options: argparse.Namespace) -> None:
 
 
 def _join(options: argparse.Namespace) -> None:
-    from dpdd.client.join import join
+    from dpdd.client.transport.join import join
     from dpdd.common.wire.exchange import Token
 
     if (options.token is None) != options.loopback_demo:
@@ -479,7 +479,7 @@ def _run(options: argparse.Namespace) -> None:
     import logging
     import signal
 
-    from dpdd.client.node import Node
+    from dpdd.client.transport.node import Node
     from dpdd.common.progress import Console
 
     logging.basicConfig(level=logging.WARNING, format="  %(message)s")

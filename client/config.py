@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from dpdd.client.records.spec import DataSpec
 from dpdd.common.config import Settings, load_toml
 from dpdd.common.errors import ConfigError, WireError
-from dpdd.common.methods import METHODS
+from dpdd.common.methods.registry import METHODS
 from dpdd.common.privacy.accounting import LARGEST_EPSILON
 from dpdd.common.privacy.filters import Budget, Composition
 from dpdd.common.wire.parsing import check_name

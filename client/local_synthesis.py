@@ -22,15 +22,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdd.client.mechanisms import Plan, Progress, mechanism
+from dpdd.client.mechanisms.base import Plan, Progress, mechanism
 from dpdd.client.records.records import Records
 from dpdd.common.config import Settings, validate
-from dpdd.common.methods import Method
+from dpdd.common.methods.registry import Method
 from dpdd.common.privacy.entropy import Entropy
 from dpdd.common.privacy.events import compose
 from dpdd.common.privacy.privatise import Privatised, combine, numbered
-from dpdd.common.synthesis.dataset import SyntheticSet
-from dpdd.common.synthesis.distilled import Distilled, DistilSettings, distil_settings, to_arrays
+from dpdd.common.synthesis.distilled_set import Distilled, DistilSettings, distil_settings, to_arrays
+from dpdd.common.synthesis.labelled_set import SyntheticSet
 from dpdd.common.synthesis.statistics import Statistics, lost_in_noise, of_one_silo
 from dpdd.common.wire.request import ReleaseRequest
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpdd.client.config import SiloSettings
-from dpdd.common.methods import METHODS
+from dpdd.common.methods.registry import METHODS
 from dpdd.common.wire.answer import Reason
 from dpdd.common.wire.request import ReleaseRequest
 

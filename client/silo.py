@@ -20,22 +20,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dpdd.client import distil, policy, stages
-from dpdd.client.chain import Entry
+from dpdd.client import local_synthesis as distil
+from dpdd.client import policy, stages
 from dpdd.client.config import SiloSettings, load_settings
 from dpdd.client.durable import exclusive, write_new
 from dpdd.client.keys import create_key, load_key, public_bytes
-from dpdd.client.ledger import Ledger, NotCovered, OverBudget
-from dpdd.client.mechanisms import Plan, Progress, mechanism
+from dpdd.client.ledger.hash_chain import Entry
+from dpdd.client.ledger.ledger import Ledger, NotCovered, OverBudget
+from dpdd.client.mechanisms.base import Plan, Progress, mechanism
 from dpdd.client.outbox import Outbox
 from dpdd.client.policy import Refused
 from dpdd.client.records import load as load_records
 from dpdd.common.cli import software
 from dpdd.common.config import Settings, one_line
 from dpdd.common.errors import ConfigError, IntegrityError, LedgerError, WireError
-from dpdd.common.methods import method
+from dpdd.common.methods.registry import method
 from dpdd.common.privacy.entropy import Entropy, SeededEntropy, SystemEntropy
-from dpdd.common.synthesis.distilled import method_values
+from dpdd.common.synthesis.distilled_set import method_values
 from dpdd.common.wire.answer import Answer, Reason, Refusal, Shortfall, SignedReleaseBytes
 from dpdd.common.wire.release import open_signed, release_of, sign
 from dpdd.common.wire.request import Kind, ReleaseRequest, decode_request

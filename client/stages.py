@@ -9,7 +9,7 @@ request only.
 
 from __future__ import annotations
 
-from dpdd.client.mechanisms import Plan
+from dpdd.client.mechanisms.base import Plan
 from dpdd.common.privacy.filters import Spending
 from dpdd.common.wire.request import Kind, ReleaseRequest
 

@@ -14,15 +14,13 @@ from dpdd.common.cli import Commands, guarded, print_json, table
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point."""
-    from dpdd.scenarios import (
-        account,
-        baselines,
-        benchmark_matching,
-        benchmark_noise,
-        benchmark_silo,
-        reproduce,
-        subspace_report,
-    )
+    from dpdd.scenarios import account
+    from dpdd.scenarios.baselines import compare as baselines
+    from dpdd.scenarios.benchmarks import matching as benchmark_matching
+    from dpdd.scenarios.benchmarks import noise as benchmark_noise
+    from dpdd.scenarios.benchmarks import silo as benchmark_silo
+    from dpdd.scenarios.benchmarks import subspace_report
+    from dpdd.scenarios.papers import reproduce
 
     arguments = sys.argv[1:] if arguments is None else arguments
     if list(arguments[:1]) == ["pretrain"]:
@@ -68,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _pretrain(arguments: Sequence[str]) -> int:
     """`pretrain` has a parser of its own, which needs torch: every other command's `--help` must not wait for that."""
-    from dpdd.scenarios import pretrain
+    from dpdd.scenarios.backbones import pretrain
 
     parser = argparse.ArgumentParser(prog="dpdd-sim")
     pretrain.add_parser(parser.add_subparsers())
@@ -78,9 +76,9 @@ def _pretrain(arguments: Sequence[str]) -> int:
 
 def _run(options: argparse.Namespace) -> None:
     from dpdd.common.progress import Console
-    from dpdd.common.scenario import load_scenario
-    from dpdd.common.synthesis.workshop import Workshop
-    from dpdd.scenarios import simulate
+    from dpdd.common.synthesis.runner import Workshop
+    from dpdd.scenarios.simulator import simulate
+    from dpdd.server.run.scenario import load_scenario
 
     scenario = load_scenario(options.scenario)
     workshop = Workshop(device=options.device, workers=options.workers)
@@ -159,7 +157,7 @@ def _continual(found: dict[str, Any], accuracy: dict[str, Any]) -> str:
 def _list(options: argparse.Namespace) -> None:
     import tomllib
 
-    from dpdd.common.scenario import shipped
+    from dpdd.server.run.scenario import shipped
 
     found = {name: tomllib.loads(path.read_text()).get("summary", "") for name, path in shipped().items()}
     print(json.dumps(found, indent=2) if options.json else table(["scenario", "what it does"], list(found.items())))

@@ -16,11 +16,11 @@ from flwr.serverapp import Grid, ServerApp
 
 from dpdd.common.errors import ConfigError
 from dpdd.common.progress import Console
-from dpdd.common.scenario import load_scenario
-from dpdd.common.synthesis.workshop import Workshop
-from dpdd.server import continual
-from dpdd.server.pipeline import Run
-from dpdd.server.roster import Roster
+from dpdd.common.synthesis.runner import Workshop
+from dpdd.server.evaluation import continual
+from dpdd.server.run.pipeline import Run
+from dpdd.server.run.roster import Roster
+from dpdd.server.run.scenario import load_scenario
 
 
 def make_app(console: Console | None = None) -> ServerApp:

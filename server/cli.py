@@ -14,8 +14,8 @@ from dpdd.common.errors import ConfigError, DataError, IntegrityError
 from dpdd.common.wire.exchange import JOIN_PORT, PORT
 
 if TYPE_CHECKING:
-    from dpdd.server.exchange.coordinator import Coordinator
-    from dpdd.server.store import Asked
+    from dpdd.server.run.store import Asked
+    from dpdd.server.transport.coordinator import Coordinator
 
 
 LOG_BYTES = 10_000_000
@@ -87,13 +87,13 @@ def _serving_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _coordinator(options: argparse.Namespace) -> Coordinator:
-    from dpdd.server.exchange.coordinator import Coordinator
+    from dpdd.server.transport.coordinator import Coordinator
 
     return Coordinator(options.coordinator)
 
 
 def _init(options: argparse.Namespace) -> None:
-    from dpdd.server.exchange.coordinator import Coordinator
+    from dpdd.server.transport.coordinator import Coordinator
 
     had = (options.folder / "authority.pem").exists()
     made = Coordinator.initialise(options.folder)
@@ -122,7 +122,7 @@ def _revoke(options: argparse.Namespace) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-    from dpdd.common.scenario import load_scenario, shipped
+    from dpdd.server.run.scenario import load_scenario, shipped
 
     scenario = load_scenario(options.scenario)
     path = shipped().get(options.scenario, Path(options.scenario))
@@ -130,7 +130,7 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _resume(options: argparse.Namespace) -> None:
-    from dpdd.server.exchange.running import scenario_of
+    from dpdd.server.transport.running import scenario_of
 
     _serve(options, scenario_of(options.folder), options.folder)
 
@@ -139,7 +139,7 @@ def _serve(options: argparse.Namespace, scenario: Path, folder: Path) -> None:
     import signal
 
     from dpdd.common.progress import Console
-    from dpdd.server.exchange import tls_log
+    from dpdd.server.transport import tls_log
 
     if options.loopback_demo and options.bind != "127.0.0.1":
         raise ConfigError("--loopback-demo lets anybody join: it listens on 127.0.0.1 and nowhere else")
@@ -148,9 +148,9 @@ def _serve(options: argparse.Namespace, scenario: Path, folder: Path) -> None:
     tls_log.follow()
     _log_to(coordinator.log_file)
 
-    from dpdd.common.synthesis.workshop import Workshop
-    from dpdd.server.exchange import running
-    from dpdd.server.exchange.service import Address
+    from dpdd.common.synthesis.runner import Workshop
+    from dpdd.server.transport import running
+    from dpdd.server.transport.service import Address
 
     console = Console(quiet=options.quiet or options.json)
     metrics = running.run(
@@ -276,7 +276,7 @@ def _run_folders(options: argparse.Namespace) -> list[Path]:
 def _asked(folder: Path) -> list[tuple[Asked, int]]:
     """What was asked in a run, and in which stage of its method."""
     from dpdd.common.wire.request import decode_request
-    from dpdd.server.store import Store
+    from dpdd.server.run.store import Store
 
     store = Store(folder / "store")
     try:
@@ -288,7 +288,7 @@ def _asked(folder: Path) -> list[tuple[Asked, int]]:
 
 
 def _awaited(row: Asked) -> bool:
-    from dpdd.server.exchange.board import settled
+    from dpdd.server.transport.board import settled
 
     return not settled(row)
 
@@ -340,9 +340,9 @@ def _verify(options: argparse.Namespace) -> None:
 def _checked_card(folder: Path) -> dict[str, Any]:
     """The data card of a finished run, after everything in it was checked."""
     from dpdd.common.privacy import events
-    from dpdd.common.synthesis.dataset import FILE, TEACHER, file_sha256
+    from dpdd.common.synthesis.labelled_set import FILE, TEACHER, file_sha256
     from dpdd.common.wire.release import open_signed
-    from dpdd.server.store import read_stored
+    from dpdd.server.run.store import read_stored
 
     path = folder / "card.json"
     try:
@@ -377,7 +377,7 @@ def _checked_card(folder: Path) -> dict[str, Any]:
 
 def _check_teacher(path: Path, expected: str | None) -> None:
     """IntegrityError for another teacher than the card's, or for one that the card does not speak of."""
-    from dpdd.common.synthesis.dataset import file_sha256
+    from dpdd.common.synthesis.labelled_set import file_sha256
 
     if not path.exists():
         if expected is not None:

@@ -16,11 +16,11 @@ import pytest
 from numpy.typing import NDArray
 from pydantic import Field
 
-from dpdd.client.mechanisms import Contribution, Plan, gaussian_plan, privatised_sum
+from dpdd.client.mechanisms.base import Contribution, Plan, gaussian_plan, privatised_sum
 from dpdd.common.config import Settings
-from dpdd.common.methods import METHODS, Method
+from dpdd.common.methods.registry import METHODS, Method
 from dpdd.common.privacy.clipping import Layout, class_segment
-from dpdd.common.synthesis.dataset import SyntheticSet
+from dpdd.common.synthesis.labelled_set import SyntheticSet
 from dpdd.common.synthesis.statistics import Statistics
 from dpdd.common.wire.request import Kind, ReleaseRequest
 

@@ -60,7 +60,7 @@ def test_the_check_above_sees_every_way_to_import(tmp_path: Path) -> None:
         "from dpdd import client",
         "from dpdd.client.silo import Silo",
         "from ..client import silo",
-        "def f():\n    import dpdd.client.ledger as l",
+        "def f():\n    import dpdd.client.ledger.ledger as l",
         "import importlib\nimportlib.import_module('dpdd.client.silo')",
     ]
     for way in ways:

@@ -27,8 +27,8 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dpdd.client import chain
-from dpdd.client.chain import Entry, EntryKind
+from dpdd.client.ledger import hash_chain as chain
+from dpdd.client.ledger.hash_chain import Entry, EntryKind
 from dpdd.common.errors import BudgetError, LedgerError, PolicyError
 from dpdd.common.privacy import events
 from dpdd.common.privacy.accounting import Guarantee

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdd.client.records.records import Records
-from dpdd.common.methods import Method
+from dpdd.common.methods.registry import Method
 from dpdd.common.privacy.accounting import EXACT, Guarantee, calibrate
 from dpdd.common.privacy.clipping import ClippedSum, Layout
 from dpdd.common.privacy.entropy import Entropy

@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dpdd.client.mechanisms import Contribution, Plan, Progress, gaussian_plan, privatised_sum
+from dpdd.client.mechanisms.base import Contribution, Plan, Progress, gaussian_plan, privatised_sum
 from dpdd.client.records.records import Records
+from dpdd.common.methods.dp_merf import synthesis as dp_merf
 from dpdd.common.privacy.entropy import Entropy
 from dpdd.common.privacy.privatise import Privatised
-from dpdd.common.synthesis import dp_merf
 from dpdd.common.wire.request import ReleaseRequest
 
 

@@ -21,9 +21,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dpdd.client.mechanisms import Contribution, Contributions, Plan, Progress, dp_merf, padded, placeless
+from dpdd.client.mechanisms import dp_merf
+from dpdd.client.mechanisms.base import Contribution, Contributions, Plan, Progress, padded, placeless
 from dpdd.client.records.records import Records, as_float
 from dpdd.common.errors import ConfigError
+from dpdd.common.methods.matching import synthesis as matching
+from dpdd.common.methods.matching.signals import MOST_FEATURES, Draw
 from dpdd.common.models.random_net import features_of
 from dpdd.common.privacy.accounting import EXACT, PLD, Guarantee, calibrate, guarantee
 from dpdd.common.privacy.clipping import Layout
@@ -31,11 +34,9 @@ from dpdd.common.privacy.entropy import Entropy
 from dpdd.common.privacy.events import Event, Gaussian, NonPrivate, PoissonGaussian, compose
 from dpdd.common.privacy.privatise import Privatised, combine, noise_distance, numbered, privatise
 from dpdd.common.privacy.sampling import SampledSum, sampled_event
-from dpdd.common.synthesis import matching
-from dpdd.common.synthesis.signals import MOST_FEATURES, Draw
 from dpdd.common.wire.parsing import MOST_BYTES, MOST_HEADER
+from dpdd.common.wire.quantise import shorten
 from dpdd.common.wire.request import ReleaseRequest
-from dpdd.common.wire.short import shorten
 
 BATCH = 16
 """Records at a time: few enough that activations stay in the cache, and that their memory is not mapped anew."""

@@ -1,7 +1,7 @@
 """SPS, the private half: one streaming pass, one clipped sum and one Gaussian for each stage.
 
 Event: one Gaussian over all statistics and counts of a stage; all stages are reserved together.
-Sensitivity: a record adds a count (norm a), the rows of the statistics table (`dpdd.common.synthesis.summary`; clipped
+Sensitivity: a record adds a count (norm a), the rows of the statistics table (`feature_statistics`; clipped
 to norm r, a record that sits in k groups counting k times), and either its portrait p to its class's sum together with
 p ⊗ p, or, in later stages, residual ⊗ p; the norm of an outer product is the product of the norms. The squares of all
 these add up to at most 1, which `ClippedSum` enforces in integers. Adding or removing a record changes the sums by
@@ -17,12 +17,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dpdd.client.mechanisms import Contribution, Plan, Progress, gaussian_plan, privatised_sum
+from dpdd.client.mechanisms.base import Contribution, Plan, Progress, gaussian_plan, privatised_sum
 from dpdd.client.records.records import Records
 from dpdd.common.errors import ConfigError
+from dpdd.common.methods.sps import feature_statistics as summary
+from dpdd.common.methods.sps import synthesis as sps
 from dpdd.common.privacy.entropy import Entropy
 from dpdd.common.privacy.privatise import Privatised
-from dpdd.common.synthesis import sps, summary, teacher
+from dpdd.common.synthesis import teacher
 from dpdd.common.wire.request import ReleaseRequest
 
 

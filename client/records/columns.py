@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dpdd.client.records.spec import DataSpec
 from dpdd.common.errors import DataError
-from dpdd.common.files import shown
+from dpdd.common.files.untrusted import shown
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from dpdd.client.records.columns import Columns, choose, quoted
 from dpdd.client.records.records import Records
 from dpdd.client.records.spec import DataSpec
 from dpdd.common.errors import DataError
-from dpdd.common.files import reading, require_file, shown
+from dpdd.common.files.untrusted import reading, require_file, shown
 
 _WHAT = "a CSV file in UTF-8"
 _MAX_HEADER = 1 << 24

@@ -7,9 +7,9 @@ from pathlib import Path
 from dpdd.client.records import labels
 from dpdd.client.records.records import Records
 from dpdd.client.records.spec import DataSpec
-from dpdd.common import idx
 from dpdd.common.errors import DataError
-from dpdd.common.files import shown
+from dpdd.common.files import idx
+from dpdd.common.files.untrusted import shown
 
 
 def load(spec: DataSpec, base: Path) -> Records:

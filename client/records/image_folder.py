@@ -16,7 +16,7 @@ from dpdd.client.records import labels, pictures
 from dpdd.client.records.records import Records
 from dpdd.client.records.spec import DataSpec
 from dpdd.common.errors import DataError
-from dpdd.common.files import reading, shown
+from dpdd.common.files.untrusted import reading, shown
 
 _DROPPINGS = ("thumbs.db", "desktop.ini", "icon\r")
 _WHAT = "a folder with one sub-folder per class"

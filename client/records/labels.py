@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpdd.common.errors import DataError
-from dpdd.common.files import shown
+from dpdd.common.files.untrusted import shown
 
 
 def encode(

@@ -14,9 +14,9 @@ import numpy.typing as npt
 from dpdd.client.records import labels, numbers
 from dpdd.client.records.records import Records
 from dpdd.client.records.spec import DataSpec
-from dpdd.common import npz
 from dpdd.common.errors import DataError
-from dpdd.common.files import shown
+from dpdd.common.files import npz
+from dpdd.common.files.untrusted import shown
 
 
 def load(spec: DataSpec, base: Path) -> Records:

@@ -22,7 +22,7 @@ from dpdd.client.records.columns import Columns, choose, quoted
 from dpdd.client.records.records import Records
 from dpdd.client.records.spec import DataSpec
 from dpdd.common.errors import DataError
-from dpdd.common.files import check_growth, reading, require_file, shown
+from dpdd.common.files.untrusted import check_growth, reading, require_file, shown
 
 _WHAT = "a Parquet file"
 _BATCH_ROWS = 2048

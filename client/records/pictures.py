@@ -16,7 +16,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from dpdd.common.errors import DataError, DpddError
-from dpdd.common.files import shown
+from dpdd.common.files.untrusted import shown
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 

@@ -18,12 +18,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID, ObjectIdentifier
 
-from dpdd.client.channel import CHANNEL, Files, explain
 from dpdd.client.config import CoordinatorSettings
 from dpdd.client.durable import write_new
 from dpdd.client.silo import Silo
-from dpdd.common.atomic import write_atomically
+from dpdd.client.transport.channel import CHANNEL, Files, explain
 from dpdd.common.errors import ConfigError, DpddError, IntegrityError, WireError
+from dpdd.common.files.atomic import write_atomically
 from dpdd.common.wire.exchange import AUTHORITY_OID, JOIN_PORT, Token
 from dpdd.common.wire.parsing import parse
 from dpdd.v1 import exchange_pb2

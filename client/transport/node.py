@@ -19,10 +19,10 @@ from pathlib import Path
 
 import grpc
 
-from dpdd.client.channel import explain, open_channel
 from dpdd.client.config import CoordinatorSettings
 from dpdd.client.silo import Silo
-from dpdd.client.upload import manifest_of, upload
+from dpdd.client.transport.channel import explain, open_channel
+from dpdd.client.transport.upload import manifest_of, upload
 from dpdd.common import flower  # first: it turns Flower's telemetry off
 
 # isort: split

@@ -27,10 +27,10 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from dpdd.common import idx, npz
+from dpdd.common.data.lazy_torchvision import load_torchvision
 from dpdd.common.errors import DataError
-from dpdd.common.files import reading, shown
-from dpdd.common.lazy_torchvision import load_torchvision
+from dpdd.common.files import idx, npz
+from dpdd.common.files.untrusted import reading, shown
 
 Split = Literal["train", "test"]
 
@@ -297,7 +297,7 @@ def _cifar_places() -> list[_Place]:
 
 
 def _slice_places() -> list[_Place]:
-    resource = resources.files("dpdd.scenarios") / "data" / "fashion-slice.npz"
+    resource = resources.files(__package__) / "fashion-slice.npz"
 
     def read(split: Split) -> LabelledImages:
         with resources.as_file(resource) as path:
@@ -307,7 +307,7 @@ def _slice_places() -> list[_Place]:
 
 
 def read_slice(path: Path, split: Split) -> LabelledImages:
-    """Return a split of a Fashion-MNIST slice as `dpdd.scenarios.make_fashion_slice` writes it."""
+    """Return a split of a Fashion-MNIST slice as `dpdd.scenarios.data.make_fashion_slice` writes it."""
     images, labels = npz.read(path, f"{split}_images"), npz.read(path, f"{split}_labels")
     if images.ndim != 3:
         raise DataError(f"{shown(path)}: '{split}_images' must be N, H, W, not {images.shape}")

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpdd.common.errors import DataError
-from dpdd.common.files import check_growth, read_up_to, reading, require_file, shown
+from dpdd.common.files.untrusted import check_growth, read_up_to, reading, require_file, shown
 
 _GZIP = b"\x1f\x8b"
 _DEFLATE_LIMIT = 1032  # no deflate stream expands further, so a header that claims more is a lie

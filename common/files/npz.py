@@ -25,7 +25,7 @@ import numpy.typing as npt
 from numpy.lib import format as npy
 
 from dpdd.common.errors import DataError
-from dpdd.common.files import check_growth, read_up_to, reading, require_file, shown
+from dpdd.common.files.untrusted import check_growth, read_up_to, reading, require_file, shown
 
 _WHAT = "an .npz archive"
 _PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA)

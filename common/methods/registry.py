@@ -40,7 +40,7 @@ class Method:
 
     def synthesis(self) -> ModuleType:
         """Its public half."""
-        return import_module(f"dpdd.common.synthesis.{self.module}")
+        return import_module(f"dpdd.common.methods.{self.module}.synthesis")
 
     def settings(self, values: Mapping[str, Any]) -> Settings:
         """`values` checked against the method's own schema."""

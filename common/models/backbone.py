@@ -35,11 +35,11 @@ from safetensors import SafetensorError
 from safetensors import torch as safetensors
 from torch import Tensor
 
-from dpdd.common.atomic import write_atomically
 from dpdd.common.errors import ConfigError, DataError, IntegrityError
+from dpdd.common.files.atomic import write_atomically
 from dpdd.common.models.convnet import ConvNet, ConvNetArchitecture
+from dpdd.common.models.feature_network import FeatureNet, Normalisation
 from dpdd.common.models.scattering import ScatteringArchitecture, ScatteringNet
-from dpdd.common.models.tapped import FeatureNet, Normalisation
 from dpdd.common.models.wrn import WideResNet, WideResNetArchitecture
 
 Architecture = Annotated[

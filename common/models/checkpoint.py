@@ -22,8 +22,8 @@ import torch
 from safetensors import torch as safetensors
 from torch import Tensor
 
-from dpdd.common.atomic import write_atomically
 from dpdd.common.errors import ConfigError, IntegrityError
+from dpdd.common.files.atomic import write_atomically
 
 
 def write(

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dpdd.common.errors import ConfigError
-from dpdd.common.models.tapped import FeatureNet, Normalisation, Tap, TappedNorm, silu
+from dpdd.common.models.feature_network import FeatureNet, Normalisation, Tap, TappedNorm, silu
 from dpdd.common.models.whitening import Whitening
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dpdd.common.models.tapped import FeatureNet
+from dpdd.common.models.feature_network import FeatureNet
 
 
 @torch.no_grad()

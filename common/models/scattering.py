@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dpdd.common.errors import ConfigError
-from dpdd.common.models.tapped import FeatureNet, Normalisation, Tap, TappedNorm
+from dpdd.common.models.feature_network import FeatureNet, Normalisation, Tap, TappedNorm
 from dpdd.common.models.whitening import Whitening
 
 LARGEST_SIDE = 96
@@ -97,7 +97,7 @@ class ScatteringNet(FeatureNet):
 
     There are two tapped layers, maps of orders 0 and 1, and maps of order 2 (if J > 1), channel after channel, each map
     standardised by constants. `standardise` sets them; for the shipped networks, from images that are no data (see
-    `dpdd.scenarios.make_scattering`). Compressing maps (logarithm, square root) is left out: it gave ridge regression
+    `make_scattering`). Compressing maps (logarithm, square root) is left out: it gave ridge regression
     half a point without noise, and nothing with noise. The head has no outputs: there are no public classes.
     """
 

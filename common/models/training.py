@@ -33,7 +33,7 @@ from torch.nn import functional as F
 
 from dpdd.common.errors import ConfigError
 from dpdd.common.models import checkpoint
-from dpdd.common.models.tapped import FeatureNet
+from dpdd.common.models.feature_network import FeatureNet
 
 
 @dataclass(frozen=True, kw_only=True)

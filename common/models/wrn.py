@@ -16,7 +16,7 @@ from typing import Literal, cast
 from torch import Tensor, nn
 
 from dpdd.common.errors import ConfigError
-from dpdd.common.models.tapped import FeatureNet, Normalisation, Tap, TappedNorm, silu
+from dpdd.common.models.feature_network import FeatureNet, Normalisation, Tap, TappedNorm, silu
 from dpdd.common.models.whitening import Whitening
 
 

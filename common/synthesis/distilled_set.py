@@ -24,8 +24,8 @@ from pydantic import Field
 
 from dpdd.common.config import Settings, one_line, validate
 from dpdd.common.errors import ConfigError, IntegrityError
-from dpdd.common.methods import method
-from dpdd.common.synthesis.dataset import SyntheticSet
+from dpdd.common.methods.registry import method
+from dpdd.common.synthesis.labelled_set import SyntheticSet
 from dpdd.common.wire.request import Kind, ReleaseRequest
 
 if TYPE_CHECKING:

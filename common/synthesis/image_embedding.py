@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from dpdd.common.models.tapped import FeatureNet
+from dpdd.common.models.feature_network import FeatureNet
 
 CONSTANT = 0.3
 """The last coordinate, before scaling: a classifier's offset, and a count of the class."""

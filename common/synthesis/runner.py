@@ -39,11 +39,11 @@ from PIL import Image
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from dpdd.common.atomic import write_atomically
 from dpdd.common.errors import ConfigError, DpddError
-from dpdd.common.models.tapped import FeatureNet, Tap
+from dpdd.common.files.atomic import write_atomically
+from dpdd.common.models.feature_network import FeatureNet, Tap
 from dpdd.common.progress import Progress, silent
-from dpdd.common.synthesis.canvas import Canvas
+from dpdd.common.synthesis.image_pyramid import Canvas
 
 Pixels = NDArray[np.uint8]
 

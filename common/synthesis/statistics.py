@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dpdd.common.privacy.events import Event, NonPrivate, parts
 from dpdd.common.privacy.privatise import in_units
-from dpdd.common.wire.short import lengthen
+from dpdd.common.wire.quantise import lengthen
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,13 +30,13 @@ from safetensors.numpy import save_file
 from torch import Tensor
 
 from dpdd.common.errors import DataError
+from dpdd.common.methods.sps.feature_statistics import CLASS_SUMS, COUNT, RESIDUAL, SECOND_MOMENT, Summary
 from dpdd.common.models import backbone as backbones
-from dpdd.common.synthesis.dataset import TEACHER
-from dpdd.common.synthesis.portrait import Portrait
-from dpdd.common.synthesis.summary import CLASS_SUMS, COUNT, RESIDUAL, SECOND_MOMENT, Summary
+from dpdd.common.synthesis.image_embedding import Portrait
+from dpdd.common.synthesis.labelled_set import TEACHER
 
 if TYPE_CHECKING:
-    from dpdd.common.models.tapped import FeatureNet
+    from dpdd.common.models.feature_network import FeatureNet
     from dpdd.common.synthesis.statistics import Statistics
 
 SHARPNESS = 10.0
@@ -230,7 +230,7 @@ def lessons(images: Tensor, count: int, jostling: float, flips: bool, generator:
 
     With `flips` half of what goes into them is mirrored.
     """
-    from dpdd.common.synthesis.canvas import jostle
+    from dpdd.common.synthesis.image_pyramid import jostle
 
     height, width = images.shape[2:]
     made = []

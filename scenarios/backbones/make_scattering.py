@@ -1,9 +1,9 @@
 """Build the backbones `scatter28` and `scatter32`: fixed wavelets, standardised on images that no camera took.
 
-``python -m dpdd.scenarios.make_scattering`` writes them; with ``--check`` it only compares. A scattering transform has
-nothing to train, but its maps differ in scale by orders of magnitude, and SPS wants them standardised. The mean and
-deviation of each map come from *dead leaves*, the classical random model of natural images: discs of random size,
-place and colour that hide each other. They are drawn from a public seed, so no dataset is involved, and
+``python -m dpdd.scenarios.backbones.make_scattering`` writes them; with ``--check`` it only compares. A scattering
+transform has nothing to train, but its maps differ in scale by orders of magnitude, and SPS wants them standardised.
+The mean and deviation of each map come from *dead leaves*, the classical random model of natural images: discs of
+random size, place and colour that hide each other. They are drawn from a public seed, so no dataset is involved, and
 anyone gets the same files (the same to the last bit on the same machine; ``--check`` allows for rounding on others).
 """
 
@@ -15,13 +15,13 @@ from pathlib import Path
 
 import torch
 
-from dpdd.common.dead_leaves import dead_leaves
+from dpdd.common.data.dead_leaves import dead_leaves
 from dpdd.common.errors import DataError, DpddError
-from dpdd.common.files import shown
+from dpdd.common.files.untrusted import shown
 from dpdd.common.models import backbone
 from dpdd.common.models.backbone import Provenance
+from dpdd.common.models.feature_network import FeatureNet
 from dpdd.common.models.scattering import ScatteringArchitecture, ScatteringNet
-from dpdd.common.models.tapped import FeatureNet
 
 SHELF = Path(backbone.__file__).parent / "weights"
 BACKBONES = {
@@ -33,7 +33,7 @@ PROVENANCE = Provenance(
     public_data="none (random dead leaves, drawn in code)",
     licence="none needed",
     accuracy=0.0,
-    command="python -m dpdd.scenarios.make_scattering",
+    command="python -m dpdd.scenarios.backbones.make_scattering",
     seed=SEED,
 )
 

@@ -19,13 +19,13 @@ from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from dpdd.common import datasets
+from dpdd.common.data import benchmarks
 from dpdd.common.errors import ConfigError
 from dpdd.common.models import backbone, checkpoint
 from dpdd.common.models.backbone import Architecture, Backbone, Provenance
 from dpdd.common.models.convnet import ConvNetArchitecture
+from dpdd.common.models.feature_network import FeatureNet, Normalisation
 from dpdd.common.models.probe import accuracy, extract, linear_probe
-from dpdd.common.models.tapped import FeatureNet, Normalisation
 from dpdd.common.models.training import Training, TrainingSettings
 from dpdd.common.models.wrn import WideResNetArchitecture
 
@@ -177,7 +177,7 @@ def pretrain(
 def public_images(name: str) -> tuple[Tensor, Tensor, int]:
     """Give the uint8 images (N, C, H, W), the labels and the number of classes of a key of `PUBLIC_DATA`."""
     public = PUBLIC_DATA[name]
-    data = datasets.load(public.source, "train")
+    data = benchmarks.load(public.source, "train")
     images = torch.tensor(data.images)
     if public.gray_size is not None:
         images = to_gray(images, public.gray_size)
@@ -196,7 +196,7 @@ def to_gray(images: Tensor, size: int) -> Tensor:
 
 def probe(network: FeatureNet, name: str) -> str:
     """Give a sentence on the accuracy of a linear probe on a dataset with a test part."""
-    train, test = datasets.load(name, "train"), datasets.load(name, "test")
+    train, test = benchmarks.load(name, "train"), benchmarks.load(name, "test")
     images, labels = torch.tensor(train.images), torch.tensor(train.labels)
     started = time.monotonic()
     features = extract(network, images)

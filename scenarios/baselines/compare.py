@@ -53,12 +53,12 @@ from dpdd.common.privacy.events import Event, Gaussian, NonPrivate, describe
 from dpdd.common.progress import Progress, silent
 
 if TYPE_CHECKING:
-    from dpdd.common.datasets import LabelledImages
+    from dpdd.common.data.benchmarks import LabelledImages
     from dpdd.common.models.backbone import Backbone
     from dpdd.common.privacy.entropy import Entropy
-    from dpdd.scenarios.private_finetune import FineTuneSettings
-    from dpdd.scenarios.private_linear import LogisticSettings, Moments
-    from dpdd.server.evaluate import Accuracy
+    from dpdd.scenarios.baselines.private_finetune import FineTuneSettings
+    from dpdd.scenarios.baselines.private_linear import LogisticSettings, Moments
+    from dpdd.server.evaluation.convnet import Accuracy
 
 METHODS = {
     "probe": "logistic regression, not private",
@@ -131,7 +131,7 @@ def prepare(
     progress: Progress = silent,
 ) -> Task:
     """Compute and normalise the features of both splits."""
-    from dpdd.scenarios import public_features
+    from dpdd.scenarios.baselines import public_features
 
     channels = backbone.network.mean.shape[1]
     if train.shape[0] != channels:
@@ -158,7 +158,7 @@ def run(
     progress: Progress = silent,
 ) -> list[Row]:
     """All `methods` at all `budgets` (ε, δ), each `seeds` times with noise of its own."""
-    from dpdd.scenarios import private_linear
+    from dpdd.scenarios.baselines import private_linear
 
     known: dict[str, Callable[[float, float], Plan]] = {
         "logistic": lambda epsilon, delta: _logistic(task, epsilon, delta, logistic, progress),
@@ -181,7 +181,7 @@ def run(
 
 def _row(method: str, plan: Plan, epsilon: float, delta: float, seeds: int) -> Row:
     from dpdd.common.privacy.entropy import SeededEntropy
-    from dpdd.server.evaluate import Accuracy
+    from dpdd.server.evaluation.convnet import Accuracy
 
     vouched = guarantee(plan.event, delta * (1.0 - SLACK))
     if not vouched.epsilon <= epsilon * (1.0 + 1e-9):  # the accountant rounds up, by 1e-12
@@ -195,7 +195,7 @@ def _probe(task: Task, progress: Progress) -> Row:
     import torch
 
     from dpdd.common.models.probe import linear_probe
-    from dpdd.server.evaluate import Accuracy
+    from dpdd.server.evaluation.convnet import Accuracy
 
     progress(METHODS["probe"], 0, 1)
     train, test = (torch.from_numpy(features).float() for features in (task.train_features, task.test_features))
@@ -204,7 +204,7 @@ def _probe(task: Task, progress: Progress) -> Row:
 
 
 def _logistic(task: Task, epsilon: float, delta: float, chosen: LogisticSettings | None, progress: Progress) -> Plan:
-    from dpdd.scenarios import private_linear
+    from dpdd.scenarios.baselines import private_linear
 
     settings = chosen or private_linear.LogisticSettings()
     sigma = calibrate(settings.event, epsilon, delta)
@@ -219,7 +219,7 @@ def _logistic(task: Task, epsilon: float, delta: float, chosen: LogisticSettings
 
 
 def _closed_form(task: Task, epsilon: float, delta: float, solve: Callable[[Moments], NDArray[np.float64]]) -> Plan:
-    from dpdd.scenarios import private_linear
+    from dpdd.scenarios.baselines import private_linear
 
     event = Gaussian(calibrate(Gaussian, epsilon, delta))
     rows, test = _rows(task)
@@ -235,8 +235,8 @@ def _closed_form(task: Task, epsilon: float, delta: float, solve: Callable[[Mome
 def _finetune(
     task: Task, epsilon: float, delta: float, chosen: FineTuneSettings | None, minutes: float, progress: Progress
 ) -> Plan:
-    from dpdd.scenarios import private_finetune, private_linear
-    from dpdd.server.evaluate import accuracy
+    from dpdd.scenarios.baselines import private_finetune, private_linear
+    from dpdd.server.evaluation.convnet import accuracy
 
     if not task.backbone.card.classes:
         raise ConfigError(f"backbone {task.backbone.card.name} was never trained, so there is nothing to fine-tune")
@@ -265,7 +265,7 @@ def _finetune(
 
 
 def _rows(task: Task) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    from dpdd.scenarios.private_linear import on_grid, with_bias
+    from dpdd.scenarios.baselines.private_linear import on_grid, with_bias
 
     return on_grid(with_bias(task.train_features)), with_bias(task.test_features)
 
@@ -300,7 +300,7 @@ def add_to(commands: Commands) -> None:
 def _run(options: argparse.Namespace) -> None:
     import torch
 
-    from dpdd.common import datasets
+    from dpdd.common.data import benchmarks
     from dpdd.common.models import backbone as backbones
     from dpdd.common.progress import Console
 
@@ -308,7 +308,7 @@ def _run(options: argparse.Namespace) -> None:
         torch.set_num_threads(options.threads)
     console = Console(quiet=options.quiet or options.json)
     backbone = backbones.load(options.backbone)
-    train, test = datasets.load(options.dataset, "train"), datasets.load(options.dataset, "test")
+    train, test = benchmarks.load(options.dataset, "train"), benchmarks.load(options.dataset, "test")
     if options.records:
         train = train.subset(np.arange(min(options.records, len(train))))
     task = prepare(backbone, train, test, console)

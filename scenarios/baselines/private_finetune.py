@@ -1,7 +1,7 @@
 """DP-SGD over the weights of a public backbone, from a private linear classifier on, with Opacus' gradients.
 
-First a head: DP logistic regression on whitened frozen features, as in `dpdd.scenarios.private_linear`; its many cheap
-steps take most of the budget. Then DP-SGD over head and network with the rest. (`dpdd.scenarios.baselines` has figures
+First a head: DP logistic regression on whitened frozen features, as in `private_linear`; its many cheap
+steps take most of the budget. Then DP-SGD over head and network with the rest. (`compare` has figures
 for other ways: while the head is noise, so are the gradients behind it.)
 
 Neighbours: one labelled record added or removed. A record's gradient (averaged over its augmentations) is clipped over
@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dpdd.common.config import Settings
-from dpdd.common.models.tapped import FeatureNet, Tap, TappedNorm
+from dpdd.common.models.feature_network import FeatureNet, Tap, TappedNorm
 from dpdd.common.models.training import augment
 from dpdd.common.privacy import discrete_gaussian
 from dpdd.common.privacy.accounting import calibrate
@@ -45,7 +45,7 @@ from dpdd.common.privacy.entropy import Entropy
 from dpdd.common.privacy.events import Event, PoissonGaussian, compose
 from dpdd.common.privacy.sampling import poisson_sample
 from dpdd.common.progress import Progress, silent
-from dpdd.scenarios.private_linear import BIAS, LogisticSettings
+from dpdd.scenarios.baselines.private_linear import BIAS, LogisticSettings
 
 _MARGIN = 1.0 - 1e-5  # more than float32 can lose in a sum of 256 squares, whatever the order, and in a product
 _EXACTLY = (1 << 24) // GRID  # so many whole numbers of at most `GRID` float32 adds without rounding

@@ -16,7 +16,7 @@ from dpdd.common.progress import Progress, silent
 
 if TYPE_CHECKING:
     from dpdd.common.models.backbone import Backbone
-    from dpdd.common.models.tapped import FeatureNet
+    from dpdd.common.models.feature_network import FeatureNet
 
 MOST = 512
 """Of a backbone with more features, such as a scattering transform, the strongest directions count."""

@@ -8,7 +8,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dpdd.scenarios.subspace_report import Curve
+    from dpdd.scenarios.benchmarks.subspace_report import Curve
 
 WIDTH, HEIGHT, MARGIN, TOP = 300, 240, 46, 44
 PREDICTED, MEASURED, PLAIN = "#888888", "#0b62a4", "#c0392b"

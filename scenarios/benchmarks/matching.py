@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from dpdd.common.cli import Commands, table
 
 if TYPE_CHECKING:
-    from dpdd.scenarios.matching_loops import Bench
+    from dpdd.scenarios.benchmarks.matching_loops import Bench
 
 
 def add_to(commands: Commands) -> None:
@@ -46,7 +46,7 @@ def add_to(commands: Commands) -> None:
 def _bench(options: argparse.Namespace) -> None:
     import torch
 
-    from dpdd.scenarios.matching_loops import Bench
+    from dpdd.scenarios.benchmarks.matching_loops import Bench
 
     torch.set_num_threads(options.threads)
     bench = Bench.of(options)

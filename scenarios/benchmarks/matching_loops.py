@@ -20,16 +20,17 @@ from torch import Tensor, nn
 
 from dpdd.client.mechanisms import matching as mechanism
 from dpdd.client.records.records import Records, as_float
-from dpdd.common import datasets
 from dpdd.common.config import validate
+from dpdd.common.data import benchmarks
+from dpdd.common.methods.matching import subspace
+from dpdd.common.methods.matching import synthesis as matching
+from dpdd.common.methods.matching.subspace import Subspace
 from dpdd.common.models.random_net import RandomNet
 from dpdd.common.privacy.entropy import SeededEntropy
 from dpdd.common.privacy.sampling import poisson_sample
 from dpdd.common.progress import silent
-from dpdd.common.synthesis import matching, subspace
+from dpdd.common.synthesis.siamese_augmentation import Warp
 from dpdd.common.synthesis.statistics import Statistics, of_one_silo
-from dpdd.common.synthesis.subspace import Subspace
-from dpdd.common.synthesis.warp import Warp
 from dpdd.common.wire.request import ReleaseRequest
 
 SEED = 0
@@ -75,7 +76,7 @@ class Bench:
     @classmethod
     def of(cls, options: argparse.Namespace) -> Bench:
         """What the command's options ask for."""
-        train = datasets.load(options.dataset, "train")
+        train = benchmarks.load(options.dataset, "train")
         names = ("draws", "networks", "rate", "width", "dimensions", "auxiliary_images")
         given = {name: getattr(options, name) for name in names}
         method = validate({**given, "encoding": "exact"}, matching.MethodSettings, "options")

@@ -32,14 +32,14 @@ def _bench(options: argparse.Namespace) -> None:
     import numpy as np
     import torch
 
-    from dpdd.client.mechanisms import BATCH
     from dpdd.client.mechanisms import sps as mechanism
+    from dpdd.client.mechanisms.base import BATCH
     from dpdd.client.records.records import Records
+    from dpdd.common.methods.sps.synthesis import MethodSettings
     from dpdd.common.models.backbone import load
     from dpdd.common.privacy import discrete_gaussian
     from dpdd.common.privacy.clipping import GRID
     from dpdd.common.privacy.entropy import SeededEntropy
-    from dpdd.common.synthesis.sps import MethodSettings
     from dpdd.common.wire.request import ReleaseRequest
 
     torch.set_num_threads(1)

@@ -8,18 +8,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from dpdd.common import datasets
-from dpdd.common.datasets import LabelledImages
+from dpdd.common.data import benchmarks
+from dpdd.common.data.benchmarks import LabelledImages
+from dpdd.common.methods.matching import subspace
+from dpdd.common.methods.matching import synthesis as matching
+from dpdd.common.methods.matching.signals import Draw, clipped
+from dpdd.common.methods.matching.subspace import Subspace
+from dpdd.common.methods.matching.synthesis import MethodSettings
 from dpdd.common.models.random_net import RandomNet
 from dpdd.common.privacy.accounting import calibrate
 from dpdd.common.privacy.sampling import sampled_event
 from dpdd.common.progress import Progress
 from dpdd.common.randomness import subseed
-from dpdd.common.synthesis import matching, subspace
-from dpdd.common.synthesis.matching import MethodSettings
-from dpdd.common.synthesis.signals import Draw, clipped
-from dpdd.common.synthesis.subspace import Subspace
-from dpdd.scenarios.subspace_report import Curve
+from dpdd.scenarios.benchmarks.subspace_report import Curve
 
 BATCH = 16
 
@@ -34,7 +35,7 @@ def curves(
     progress: Progress,
 ) -> list[Curve]:
     """One curve for every (ε, δ)."""
-    train = datasets.load(dataset, "train")
+    train = benchmarks.load(dataset, "train")
     facts = {"classes": len(train.classes), "shape": train.shape, "seed": seed}
     noises = [calibrate(lambda sigma: sampled_event(sigma, settings.rate, settings.draws), *each) for each in budgets]
     auxiliary = matching.auxiliary(settings, {}, train.shape, seed)

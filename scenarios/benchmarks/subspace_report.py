@@ -22,7 +22,7 @@ from dpdd.common.privacy.accounting import LARGEST_EPSILON
 from dpdd.common.progress import Console
 
 if TYPE_CHECKING:
-    from dpdd.common.synthesis.matching import MethodSettings
+    from dpdd.common.methods.matching.synthesis import MethodSettings
 
 SEED = 0
 
@@ -73,9 +73,9 @@ class Curve:
 
 def _report(options: argparse.Namespace) -> None:
     from dpdd.common.config import validate
-    from dpdd.common.synthesis.matching import MethodSettings
-    from dpdd.scenarios.curves import drawing
-    from dpdd.scenarios.subspace_errors import curves
+    from dpdd.common.methods.matching.synthesis import MethodSettings
+    from dpdd.scenarios.benchmarks.curves import drawing
+    from dpdd.scenarios.benchmarks.subspace_errors import curves
 
     names = ("draws", "rate", "records_per_class", "auxiliary_images", "width")
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}

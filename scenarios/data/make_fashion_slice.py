@@ -1,6 +1,6 @@
 """Build `data/fashion-slice.npz`, the part of Fashion-MNIST that is shipped, from the full dataset.
 
-``python -m dpdd.scenarios.make_fashion_slice`` writes it; with ``--check`` it only compares. The slice is the
+``python -m dpdd.scenarios.data.make_fashion_slice`` writes it; with ``--check`` it only compares. The slice is the
 first 2,400 training and the first 400 test images of every class, in the dataset's own order: no random
 numbers, so anyone gets the same images. The file's bytes are the same too wherever liblzma is (its encoder
 has been stable for years); a rebuild that differs only in packing still passes ``--check``, which compares
@@ -20,12 +20,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from dpdd.common import datasets
+from dpdd.common.data import benchmarks
 from dpdd.common.errors import DataError, DpddError
-from dpdd.common.files import shown
+from dpdd.common.files.untrusted import shown
 
-PER_CLASS: dict[datasets.Split, int] = {"train": 2400, "test": 400}
-SLICE = Path(__file__).parent / "data" / "fashion-slice.npz"
+PER_CLASS: dict[benchmarks.Split, int] = {"train": 2400, "test": 400}
+SLICE = Path(benchmarks.__file__).parent / "fashion-slice.npz"
 
 _LONG_AGO = (1980, 1, 1, 0, 0, 0)  # the earliest date a zip can hold; the clock must not reach the file
 
@@ -48,7 +48,7 @@ def arrays() -> dict[str, npt.NDArray[np.uint8]]:
     """Return the arrays of the slice, cut from the full dataset."""
     cut: dict[str, npt.NDArray[np.uint8]] = {}
     for split, count in PER_CLASS.items():
-        full = datasets.load("fashion-mnist", split)
+        full = benchmarks.load("fashion-mnist", split)
         part = full.subset(first_of_each_class(full.labels, count))
         cut[f"{split}_images"] = part.images[:, 0]
         cut[f"{split}_labels"] = part.labels.astype(np.uint8)
@@ -74,7 +74,7 @@ def check(path: Path) -> None:
     """Raise `DataError` unless `path` holds exactly the arrays a rebuild would hold."""
     fresh = arrays()
     for split in PER_CLASS:
-        held = datasets.read_slice(path, split)
+        held = benchmarks.read_slice(path, split)
         same_images = np.array_equal(held.images[:, 0], fresh[f"{split}_images"])
         if not (same_images and np.array_equal(held.labels, fresh[f"{split}_labels"])):
             raise DataError(f"{shown(path)}: its {split} split is not what fashion-mnist gives; build it again")

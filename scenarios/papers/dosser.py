@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from dpdd.common.cli import table
 from dpdd.common.errors import ConfigError
-from dpdd.scenarios.reproduce import Cell, Outcome, Outcomes, spread
+from dpdd.scenarios.papers.reproduce import Cell, Outcome, Outcomes, spread
 
 TABLE_1 = (
     ("DM without privacy", "97.8", "99.2", "84.6", "88.7", "52.1", "60.6"),

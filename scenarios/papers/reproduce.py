@@ -1,6 +1,6 @@
 """``dpdd-sim reproduce PAPER``: a paper's tables beside our own rows, measured now, at a scale that two cores can bear.
 
-Our rows are runs of the real system (`dpdd.scenarios.simulate`), each in a folder of its own that is kept, so that a
+Our rows are runs of the real system (`simulator.simulate`), each in a folder of its own that is kept, so that a
 second call only does what is missing. Figures of the paper are copied from it and marked as such; datasets, networks
 and budgets differ, so the rows are to be read side by side, not subtracted.
 
@@ -66,7 +66,8 @@ class Paper(Protocol):
 
 def add_to(commands: Commands) -> None:
     """Add the command."""
-    from dpdd.scenarios import paper_dosser, paper_sps
+    from dpdd.scenarios.papers import dosser as paper_dosser
+    from dpdd.scenarios.papers import sps as paper_sps
 
     papers: dict[str, Paper] = {"sps": paper_sps, "dosser": paper_dosser}
     parser = commands.add(
@@ -102,8 +103,8 @@ LEARNERS = ("convnet", "teacher")
 
 def _measure(cell: Cell, seed: int, folder: Path, console: Console) -> Outcome:
     """One run; from its `metrics.json` if it was run before."""
-    from dpdd.common.scenario import load_scenario
-    from dpdd.scenarios import simulate
+    from dpdd.scenarios.simulator import simulate
+    from dpdd.server.run.scenario import load_scenario
 
     home, file = folder / f"{cell.key}-{seed}", folder / f"{cell.key}-{seed}.toml"
     text = cell.scenario.replace("{seed}", str(seed))

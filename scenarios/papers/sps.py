@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dpdd.common.cli import table
-from dpdd.scenarios.reproduce import Cell, Outcomes, spread
+from dpdd.scenarios.papers.reproduce import Cell, Outcomes, spread
 
 PRINTED = (
     ("CIFAR-10, one curator, SPS+ (one WRN-34-10)", "1", "95.5"),
@@ -57,9 +57,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def cells(options: argparse.Namespace) -> list[Cell]:
     """One per setting."""
-    from dpdd.common import datasets
+    from dpdd.common.data import benchmarks
 
-    records = len(datasets.load(options.dataset, "train"))
+    records = len(benchmarks.load(options.dataset, "train"))
     return [
         Cell(str(number), setting.title, _scenario(setting, options, records))
         for number, setting in enumerate(SETTINGS)

@@ -25,11 +25,11 @@ from flwr.serverapp import Grid, ServerApp
 
 from dpdd.common.errors import ConfigError, DpddError
 from dpdd.common.progress import Console
-from dpdd.common.scenario import Scenario
-from dpdd.common.synthesis.workshop import Workshop
-from dpdd.scenarios.simulate import run_config, set_up
+from dpdd.common.synthesis.runner import Workshop
+from dpdd.scenarios.simulator.simulate import run_config, set_up
 from dpdd.server.app import make_app
-from dpdd.server.roster import Roster
+from dpdd.server.run.roster import Roster
+from dpdd.server.run.scenario import Scenario
 
 STARTING = 120.0
 

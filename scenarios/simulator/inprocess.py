@@ -12,7 +12,7 @@ from dpdd.common import flower as _flower  # noqa: F401  (first: it turns Flower
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from dpdd.server.grid import COORDINATOR, SiloGrid
+from dpdd.server.transport.silo_grid import COORDINATOR, SiloGrid
 
 
 class InProcessGrid(SiloGrid):

@@ -17,14 +17,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dpdd.client.join import join
+from dpdd.client.transport.join import join
 from dpdd.common.errors import DpddError
 from dpdd.common.progress import Console
-from dpdd.common.scenario import Scenario
-from dpdd.common.synthesis.workshop import Workshop
-from dpdd.scenarios.simulate import set_up
-from dpdd.server.exchange.coordinator import Coordinator
-from dpdd.server.roster import Roster
+from dpdd.common.synthesis.runner import Workshop
+from dpdd.scenarios.simulator.simulate import set_up
+from dpdd.server.run.roster import Roster
+from dpdd.server.run.scenario import Scenario
+from dpdd.server.transport.coordinator import Coordinator
 
 STARTING = 120.0
 _LAST_WORDS = 12

@@ -5,7 +5,7 @@ split is our own: Flower's `IidPartitioner` cuts a dataset, which has to be shuf
 importing it takes seconds, and ours is the same on any machine and with any NumPy.
 
 >>> import numpy as np
->>> from dpdd.common.scenario import DataSection
+>>> from dpdd.server.run.scenario import DataSection
 >>> data = DataSection(dataset="mnist", silos=2, shares=(0.8, 0.2))
 >>> [len(share) for share in partition(np.zeros(10, np.int64), data, seed=1)]
 [8, 2]
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from dpdd.common.errors import ConfigError
 from dpdd.common.randomness import subseed, uniforms
-from dpdd.common.scenario import DataSection
+from dpdd.server.run.scenario import DataSection
 
 Positions = NDArray[np.int64]
 

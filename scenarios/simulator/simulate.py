@@ -13,14 +13,15 @@ from typing import Any, Literal
 import numpy as np
 
 from dpdd.client.silo import Silo
-from dpdd.common import datasets, idx
-from dpdd.common.datasets import LabelledImages
+from dpdd.common.data import benchmarks
+from dpdd.common.data.benchmarks import LabelledImages
 from dpdd.common.errors import ConfigError
+from dpdd.common.files import idx
 from dpdd.common.progress import Console
-from dpdd.common.scenario import Scenario, task_silo
-from dpdd.common.synthesis.workshop import Workshop
-from dpdd.scenarios.partition import partition
-from dpdd.server.roster import Roster
+from dpdd.common.synthesis.runner import Workshop
+from dpdd.scenarios.simulator.partition import partition
+from dpdd.server.run.roster import Roster
+from dpdd.server.run.scenario import Scenario, task_silo
 
 Engine = Literal["in-process", "exchange", "ray"]
 NAMES = ("north", "east", "south", "west")
@@ -45,11 +46,11 @@ def run(
     """
     workshop = workshop or Workshop()
     if engine == "exchange":
-        from dpdd.scenarios import loopback
+        from dpdd.scenarios.simulator import loopback
 
         metrics = loopback.run(name, scenario, folder, console, noise_seed=noise_seed, workshop=workshop)
     elif engine == "ray":
-        from dpdd.scenarios import flower_simulation
+        from dpdd.scenarios.simulator import flower_simulation
 
         metrics = flower_simulation.run(name, scenario, folder, console, noise_seed=noise_seed, workshop=workshop)
     else:
@@ -75,7 +76,7 @@ def _in_process(
     # isort: split
     from flwr.app import Context, RecordDict
 
-    from dpdd.scenarios.inprocess import InProcessGrid
+    from dpdd.scenarios.simulator.inprocess import InProcessGrid
 
     silos = set_up(scenario, folder, console, noise_seed)
     Roster({silo.settings.name: silo.public_key for silo in silos}).save(folder / "silos.json")
@@ -106,8 +107,8 @@ def _joint(
     budgets up.
     """
     from dpdd.client.app import make_app as client_app
-    from dpdd.scenarios.inprocess import InProcessGrid
-    from dpdd.server.pipeline import Run
+    from dpdd.scenarios.simulator.inprocess import InProcessGrid
+    from dpdd.server.run.pipeline import Run
 
     console.say("all classes at once, for comparison")
     at_once = scenario.model_copy(update={"continual": None})
@@ -124,7 +125,7 @@ def set_up(scenario: Scenario, folder: Path, console: Console, noise_seed: int |
     scenario.privacy.check_silos(names)
     tasks: list[tuple[str, ...]] = []
     if scenario.continual:
-        tasks = scenario.continual.split(datasets.load(scenario.data.dataset, "test").classes)
+        tasks = scenario.continual.split(benchmarks.load(scenario.data.dataset, "test").classes)
     alone = scenario.continual is not None and scenario.continual.comes_from == "one silo each"
     brings = [_tasks_of(position, len(names), tasks, alone) for position in range(len(names))]
     folders = [task_silo(name, number) for name, own in zip(names, brings, strict=True) for number in own]
@@ -136,7 +137,7 @@ def set_up(scenario: Scenario, folder: Path, console: Console, noise_seed: int |
             raise ConfigError(f"{home}: holds the silos {', '.join(found)}, not this scenario's; --fresh starts over")
         return [Silo.initialise(home / name) for name in folders]
     console("splitting the data over silos", 0, 1)
-    train = datasets.load(scenario.data.dataset, "train")
+    train = benchmarks.load(scenario.data.dataset, "train")
     shares = [np.arange(len(train))] * len(names) if alone else partition(train.labels, scenario.data, scenario.seed)
     making = folder / ".silos.partial"
     shutil.rmtree(making, ignore_errors=True)
@@ -160,7 +161,7 @@ def _by_task(
     name: str, records: LabelledImages, tasks: dict[int, tuple[str, ...]]
 ) -> Iterator[tuple[str, LabelledImages]]:
     """The silo as it is; or, for a continual run, as it is at each task: with the records of that task's classes."""
-    from dpdd.server.continual import of_classes
+    from dpdd.server.evaluation.continual import of_classes
 
     if not tasks:
         yield name, records

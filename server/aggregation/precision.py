@@ -40,8 +40,8 @@ from dpdd.common.errors import ConfigError, IntegrityError
 from dpdd.common.privacy.clipping import GRID, Layout, Segment
 from dpdd.common.privacy.privatise import in_units
 from dpdd.common.synthesis.statistics import Statistics, lost_in_noise, noise_in
+from dpdd.common.wire.quantise import lengthen
 from dpdd.common.wire.release import Release
-from dpdd.common.wire.short import lengthen
 
 Floats = NDArray[np.float64]
 

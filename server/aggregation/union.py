@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdd.common.errors import DpddError, IntegrityError
-from dpdd.common.synthesis.dataset import SyntheticSet
-from dpdd.common.synthesis.distilled import Distilled, distil_settings, from_arrays, teacher_of
+from dpdd.common.synthesis.distilled_set import Distilled, distil_settings, from_arrays, teacher_of
+from dpdd.common.synthesis.labelled_set import SyntheticSet
 from dpdd.common.wire.release import Release
 from dpdd.common.wire.request import ReleaseRequest
 

@@ -1,6 +1,6 @@
 """Class-incremental learning: tasks of new classes, one after the other; after each, learn from all sets so far.
 
-A task's classes are released once, by silos that hold that task's records only (`dpdd.common.scenario.task_silo`
+A task's classes are released once, by silos that hold that task's records only (`dpdd.server.run.scenario.task_silo`
 names them), so every record is in one release and no budget is shared between tasks. A synthetic set stays usable for
 ever: nothing of an earlier task is asked for again, and what a network loses on it is confusion with new classes, not
 lost data.
@@ -25,18 +25,18 @@ from dpdd.common import flower as _flower  # noqa: F401  (first: it turns Flower
 # isort: split
 from flwr.serverapp import Grid
 
-from dpdd.common import datasets
-from dpdd.common.datasets import LabelledImages
+from dpdd.common.data import benchmarks
+from dpdd.common.data.benchmarks import LabelledImages
 from dpdd.common.errors import ConfigError
-from dpdd.common.methods import method
+from dpdd.common.methods.registry import method
 from dpdd.common.models.backbone import Backbone
-from dpdd.common.scenario import task_of
-from dpdd.common.synthesis.dataset import SyntheticSet
+from dpdd.common.synthesis.labelled_set import SyntheticSet
 from dpdd.common.synthesis.teacher import Teacher
-from dpdd.server import downstream
-from dpdd.server.evaluate import Accuracy, accuracy
-from dpdd.server.pipeline import Run, Stage
-from dpdd.server.questions import questions
+from dpdd.server.evaluation import public_network as downstream
+from dpdd.server.evaluation.convnet import Accuracy, accuracy
+from dpdd.server.run.pipeline import Run, Stage
+from dpdd.server.run.requests import questions
+from dpdd.server.run.scenario import task_of
 
 Matrix = Sequence[Sequence[float]]
 
@@ -46,7 +46,7 @@ def learn(run: Run, grid: Grid) -> dict[str, Any]:
     scenario = run.scenario
     assert scenario.continual is not None
     public = downstream.public_backbone(scenario)
-    test = datasets.load(scenario.data.dataset, "test")
+    test = benchmarks.load(scenario.data.dataset, "test")
     tasks = scenario.continual.split(test.classes)
     silos = _silos_by_task(run, len(tasks))
     stages: list[list[Stage]] = []

@@ -2,7 +2,7 @@
 
 Training gives classifiers, and `accuracy` scores them, on one test set or on several. They learn from the best labels
 that the set has and the settings allow (`labels_of`): lessons, which are augmentations, blends and collages of its
-images, labelled by its teacher; soft labels; hard ones. `dpdd.server.downstream` starts from a public network.
+images, labelled by its teacher; soft labels; hard ones. `public_network` starts from a public network.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dpdd.common.datasets import LabelledImages
+from dpdd.common.data.benchmarks import LabelledImages
 from dpdd.common.errors import DataError
 from dpdd.common.progress import Progress, silent
 from dpdd.common.randomness import subseed
-from dpdd.common.scenario import EvaluationSection, Labels
-from dpdd.common.synthesis.dataset import SyntheticSet
+from dpdd.common.synthesis.labelled_set import SyntheticSet
 from dpdd.common.synthesis.teacher import lessons
+from dpdd.server.run.scenario import EvaluationSection, Labels
 
 Classifier = Callable[[Tensor], Tensor]
 """Images in [0, 1] ↦ a score for every class, the highest for the one that it takes an image for."""

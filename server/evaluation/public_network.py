@@ -4,7 +4,7 @@ All of it is post-processing of the synthetic set. The test set is looked at onc
 without it, and there is no early stopping. `learners` trains all that a scenario asks for, the ConvNet from scratch
 included.
 
-Labels are the best that the set has and the settings allow (`dpdd.server.evaluate.labels_of`). Soft and hard ones come
+Labels are the best that the set has and the settings allow (`convnet.labels_of`). Soft and hard ones come
 with shifts (and mirror images where asked for) that are drawn anew at every step; lessons are taken as they are.
 
 >>> import numpy as np, torch
@@ -30,21 +30,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dpdd.common import datasets
-from dpdd.common.datasets import LabelledImages
+from dpdd.common.data import benchmarks
+from dpdd.common.data.benchmarks import LabelledImages
 from dpdd.common.errors import ConfigError
-from dpdd.common.methods import method
+from dpdd.common.methods.registry import method
 from dpdd.common.models import backbone as backbones
 from dpdd.common.models.backbone import Backbone
-from dpdd.common.models.tapped import FeatureNet
+from dpdd.common.models.feature_network import FeatureNet
 from dpdd.common.models.training import augment
 from dpdd.common.progress import Progress, silent
 from dpdd.common.randomness import subseed
-from dpdd.common.scenario import EvaluationSection, FineTuneSettings, ProbeSettings, Scenario
-from dpdd.common.synthesis.dataset import SyntheticSet
-from dpdd.server.evaluate import Accuracy, Classifier, accuracy, convnets, labels_of, material
-from dpdd.server.gsam import GSAM
-from dpdd.server.questions import backbone_sha256
+from dpdd.common.synthesis.labelled_set import SyntheticSet
+from dpdd.server.evaluation.convnet import Accuracy, Classifier, accuracy, convnets, labels_of, material
+from dpdd.server.evaluation.gsam import GSAM
+from dpdd.server.run.requests import backbone_sha256
+from dpdd.server.run.scenario import EvaluationSection, FineTuneSettings, ProbeSettings, Scenario
 
 _AT_ONCE = 500
 _TUNED = ("fine-tune", "ensemble")
@@ -74,7 +74,7 @@ def public_backbone(scenario: Scenario) -> Backbone | None:
             f"evaluation.downstream asks for {tuned[0]}, but backbone {name} was never trained, so there is nothing to "
             f"fine-tune: name a network as evaluation.backbone, or ask for a probe"
         )
-    shape = datasets.load(scenario.data.dataset, "test").shape
+    shape = benchmarks.load(scenario.data.dataset, "test").shape
     _check_channels("test", shape[0], found.network)
     with torch.no_grad():
         found.network.features(torch.zeros(1, *shape))  # refuses images of another size, if it is for one size only

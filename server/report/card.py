@@ -11,11 +11,11 @@ from typing import Any
 from dpdd.common.cli import software, table
 from dpdd.common.errors import IntegrityError
 from dpdd.common.privacy import events
-from dpdd.common.scenario import Scenario
-from dpdd.common.synthesis.dataset import FILE, TEACHER, SyntheticSet, file_sha256
+from dpdd.common.synthesis.labelled_set import FILE, TEACHER, SyntheticSet, file_sha256
 from dpdd.common.wire.release import Release
-from dpdd.server.roster import Roster
-from dpdd.server.store import Store
+from dpdd.server.run.roster import Roster
+from dpdd.server.run.scenario import Scenario
+from dpdd.server.run.store import Store
 
 
 def by_silo(releases: Iterable[Release]) -> dict[str, list[Release]]:

@@ -21,26 +21,27 @@ from dpdd.common import flower  # first: it turns Flower's telemetry off
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from dpdd.common import datasets
 from dpdd.common.config import Settings
+from dpdd.common.data import benchmarks
 from dpdd.common.errors import ConfigError, DpddError, IntegrityError, WireError
-from dpdd.common.methods import method
+from dpdd.common.methods.registry import method
 from dpdd.common.models.backbone import Backbone
 from dpdd.common.progress import Console
-from dpdd.common.scenario import Scenario
-from dpdd.common.synthesis.dataset import SyntheticSet
+from dpdd.common.synthesis.labelled_set import SyntheticSet
+from dpdd.common.synthesis.runner import Workshop
 from dpdd.common.synthesis.statistics import Statistics
-from dpdd.common.synthesis.workshop import Workshop
 from dpdd.common.wire.answer import Refusal, decode_answer
 from dpdd.common.wire.release import Release
 from dpdd.common.wire.request import Kind
-from dpdd.server import aggregate, downstream
-from dpdd.server.card import privacy_rows, write_card
-from dpdd.server.evaluate import accuracy
-from dpdd.server.questions import Question, asked_centre, make_request, questions, stage_questions
-from dpdd.server.roster import Roster
-from dpdd.server.store import Store
-from dpdd.server.union import opened, union
+from dpdd.server.aggregation import precision as aggregate
+from dpdd.server.aggregation.union import opened, union
+from dpdd.server.evaluation import public_network as downstream
+from dpdd.server.evaluation.convnet import accuracy
+from dpdd.server.report.card import privacy_rows, write_card
+from dpdd.server.run.requests import Question, asked_centre, make_request, questions, stage_questions
+from dpdd.server.run.roster import Roster
+from dpdd.server.run.scenario import Scenario
+from dpdd.server.run.store import Store
 
 __all__ = ["Run", "make_request"]
 
@@ -243,7 +244,7 @@ class Run:
 
     def _evaluate(self, made: SyntheticSet, public: Backbone | None) -> dict[str, Any]:
         """What the set is worth to those who learn from it, and how good its own teacher is."""
-        test, settings = datasets.load(self.scenario.data.dataset, "test"), self.scenario.evaluation
+        test, settings = benchmarks.load(self.scenario.data.dataset, "test"), self.scenario.evaluation
         found = downstream.learners(made, settings, public, self.scenario.seed, self.console)
         scores = {name: accuracy(each, test) for name, each in found.items()}
         return downstream.described(scores, made, settings, public)

@@ -8,14 +8,14 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from dpdd.common import datasets
 from dpdd.common.config import Settings
+from dpdd.common.data import benchmarks
 from dpdd.common.errors import ConfigError
-from dpdd.common.methods import method
-from dpdd.common.scenario import Scenario, task_of
-from dpdd.common.synthesis.distilled import DistilSettings
+from dpdd.common.methods.registry import method
+from dpdd.common.synthesis.distilled_set import DistilSettings
 from dpdd.common.wire.request import Kind, ReleaseRequest, decode_request
-from dpdd.server.union import per_silo
+from dpdd.server.aggregation.union import per_silo
+from dpdd.server.run.scenario import Scenario, task_of
 
 _SLICE_OF = {"fashion-slice": "fashion-mnist"}
 
@@ -68,7 +68,7 @@ def make_request(
     scenario: Scenario, *, epsilon: float | None = None, classes: tuple[str, ...] | None = None
 ) -> ReleaseRequest:
     """What this scenario asks of every silo; or of those with another ε, or about some of the classes."""
-    test = datasets.load(scenario.data.dataset, "test")
+    test = benchmarks.load(scenario.data.dataset, "test")
     chosen = method(scenario.method.name)
     settings = chosen.resolved(
         chosen.settings(scenario.method.settings),

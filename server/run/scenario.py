@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from importlib import resources
+from importlib.metadata import entry_points
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,10 +18,13 @@ from pydantic import Field, field_validator, model_validator
 
 from dpdd.common.config import Settings, load_toml
 from dpdd.common.errors import ConfigError, WireError
-from dpdd.common.methods import METHODS
+from dpdd.common.methods.registry import METHODS
 from dpdd.common.privacy.accounting import LARGEST_EPSILON
 from dpdd.common.wire.parsing import check_name
 from dpdd.common.wire.request import Kind
+
+SCENARIO_FILES = "dpdd.scenario_files"
+"""The entry points of packages that bring scenarios."""
 
 
 class DataSection(Settings):
@@ -93,7 +97,7 @@ class MethodSection(Settings):
     """Which method, who synthesises, and how the sums of several silos become one.
 
     `centralised`: silos release sums, the coordinator synthesises. `decentralised`: silos release finished sets.
-    `sum` adds the silos' sums; `precision` weighs each silo by its noise and size (`dpdd.server.aggregate`).
+    `sum` adds the silos' sums; `precision` weighs each silo by its noise and size (`aggregation.precision`).
     """
 
     name: str
@@ -300,9 +304,9 @@ class Scenario(Settings):
 
 
 def shipped() -> dict[str, Path]:
-    """The scenarios that come with dpdd, by name."""
-    folder = Path(str(resources.files("dpdd.scenarios")))
-    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+    """The scenarios that installed packages bring, by name: those that name a folder of TOML files as entry point."""
+    folders = [Path(str(resources.files(entry.value))) for entry in entry_points(group=SCENARIO_FILES)]
+    return dict(sorted((path.stem, path) for folder in folders for path in folder.glob("*.toml")))
 
 
 def load_scenario(name_or_path: str) -> Scenario:

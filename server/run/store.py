@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from dpdd.common.atomic import sync_folder, write_atomically
 from dpdd.common.errors import DpddError, IntegrityError
+from dpdd.common.files.atomic import sync_folder, write_atomically
 from dpdd.common.wire.release import Release, open_signed
-from dpdd.server.roster import Roster
+from dpdd.server.run.roster import Roster
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS requests (id TEXT PRIMARY KEY, bytes BLOB NOT NULL) STRICT;

@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
 
-from dpdd.common.atomic import sync_folder
 from dpdd.common.errors import ConfigError, IntegrityError, WireError
+from dpdd.common.files.atomic import sync_folder
 from dpdd.common.wire.exchange import AUTHORITY_OID, SERVER_NAME
 
 AUTHORITY_DAYS = 3650

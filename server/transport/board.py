@@ -13,7 +13,7 @@ from typing import IO
 
 from dpdd.common.errors import ConfigError
 from dpdd.common.wire.answer import Reason, Refusal, decode_answer, encode_answer
-from dpdd.server.store import Asked, Store
+from dpdd.server.run.store import Asked, Store
 
 
 class Board:

@@ -23,8 +23,8 @@ from cryptography.hazmat.primitives import hashes
 
 from dpdd.common.config import one_line
 from dpdd.common.errors import ConfigError, DpddError, IntegrityError, WireError
-from dpdd.server.exchange.authority import common_name
-from dpdd.server.exchange.registry import Expired, Registry, Revoked, Unknown
+from dpdd.server.transport.authority import common_name
+from dpdd.server.transport.registry import Expired, Registry, Revoked, Unknown
 
 log = logging.getLogger("dpdd.exchange")
 

@@ -13,11 +13,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dpdd.common.atomic import write_atomically
 from dpdd.common.errors import ConfigError, WireError
+from dpdd.common.files.atomic import write_atomically
 from dpdd.common.wire.exchange import SECRET, Token
 from dpdd.common.wire.parsing import check, check_name, shown
-from dpdd.server.exchange.authority import (
+from dpdd.server.transport.authority import (
     Authority,
     load_authority,
     private_pem,
@@ -25,7 +25,7 @@ from dpdd.server.exchange.authority import (
     requested,
     write_private,
 )
-from dpdd.server.exchange.registry import Registry
+from dpdd.server.transport.registry import Registry
 from dpdd.v1 import exchange_pb2
 
 TOKEN_HOURS = 72.0

@@ -20,9 +20,9 @@ from flwr.app import Error, Message
 
 from dpdd.common.errors import DpddError
 from dpdd.common.wire.answer import SignedReleaseBytes, encode_answer
-from dpdd.server.exchange.board import Board, settled
-from dpdd.server.grid import COORDINATOR, SiloGrid
-from dpdd.server.roster import Roster
+from dpdd.server.run.roster import Roster
+from dpdd.server.transport.board import Board, settled
+from dpdd.server.transport.silo_grid import COORDINATOR, SiloGrid
 
 IN_TROUBLE, NO_ANSWER, REVOKED = 1000, 1001, 1002
 """Flower error codes: a silo that could not answer, one that did not, and one that may not any more."""

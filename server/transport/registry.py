@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from dpdd.common.errors import ConfigError, DpddError, IntegrityError
-from dpdd.server.roster import Roster
+from dpdd.server.run.roster import Roster
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS silos (

@@ -12,16 +12,16 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from dpdd.common.atomic import write_atomically
 from dpdd.common.errors import ConfigError, DpddError
+from dpdd.common.files.atomic import write_atomically
 from dpdd.common.progress import Console
-from dpdd.common.scenario import Scenario, load_scenario
-from dpdd.common.synthesis.workshop import Workshop
-from dpdd.server.exchange.board import Board
-from dpdd.server.exchange.coordinator import Coordinator
-from dpdd.server.exchange.grid import ExchangeGrid, Patience
-from dpdd.server.exchange.service import Address, ExchangeServer
-from dpdd.server.roster import Roster
+from dpdd.common.synthesis.runner import Workshop
+from dpdd.server.run.roster import Roster
+from dpdd.server.run.scenario import Scenario, load_scenario
+from dpdd.server.transport.board import Board
+from dpdd.server.transport.coordinator import Coordinator
+from dpdd.server.transport.grid import ExchangeGrid, Patience
+from dpdd.server.transport.service import Address, ExchangeServer
 
 SCENARIO = "scenario.toml"
 

@@ -14,12 +14,12 @@ from dpdd.common.errors import ConfigError, DpddError, WireError
 from dpdd.common.wire.answer import Refusal, decode_answer
 from dpdd.common.wire.exchange import MOST_MESSAGE, MOST_REQUEST, Manifest, Piece, read_part, sign_request
 from dpdd.common.wire.parsing import check, parse, shown
-from dpdd.server.exchange.authority import requested
-from dpdd.server.exchange.board import Board
-from dpdd.server.exchange.calls import Call, Calls, Gone, Superseded, refusing
-from dpdd.server.exchange.coordinator import Coordinator
-from dpdd.server.exchange.registry import Revoked
-from dpdd.server.exchange.uploads import Upload, Uploads
+from dpdd.server.transport.authority import requested
+from dpdd.server.transport.board import Board
+from dpdd.server.transport.calls import Call, Calls, Gone, Superseded, refusing
+from dpdd.server.transport.coordinator import Coordinator
+from dpdd.server.transport.registry import Revoked
+from dpdd.server.transport.uploads import Upload, Uploads
 from dpdd.v1 import exchange_pb2, refusal_pb2, transfer_pb2
 
 log = logging.getLogger("dpdd.exchange")

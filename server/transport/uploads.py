@@ -21,8 +21,8 @@ from dpdd.common.errors import DpddError, IntegrityError, WireError
 from dpdd.common.wire.exchange import CHUNK, Manifest, Piece, check_chunk
 from dpdd.common.wire.parsing import check
 from dpdd.common.wire.release import StreamHash, inspect_signed
-from dpdd.server.exchange.board import Board
-from dpdd.server.exchange.calls import Call
+from dpdd.server.transport.board import Board
+from dpdd.server.transport.calls import Call
 
 log = logging.getLogger("dpdd.exchange")
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from dpdd.client.silo import Silo
-from dpdd.common.synthesis import dp_merf
+from dpdd.common.methods.dp_merf import synthesis as dp_merf
 from dpdd.common.wire.answer import Reason, Refusal, SignedReleaseBytes
 from dpdd.common.wire.release import Release, open_signed
 from dpdd.common.wire.request import Kind, ReleaseRequest
-from dpdd.server.aggregate import add_up
+from dpdd.server.aggregation.precision import add_up
 from tests.client.silos import CLASSES, SHAPE, make_request, make_silo
 
 METHOD = {"features": 16}

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpdd.client import mechanisms
+from dpdd.client.mechanisms import base as mechanisms
 from dpdd.client.silo import Silo
 from dpdd.common.errors import DataError, DpddError, IntegrityError, LedgerError
 from dpdd.common.privacy.clipping import GRID
@@ -109,8 +109,8 @@ def test_over_budget_gives_requested_remaining_and_difference(tmp_path: Path) ->
 
 def test_counts_are_public_only_where_the_operator_typed_them_in(tmp_path: Path) -> None:
     from dpdd.common.errors import ConfigError
-    from dpdd.common.synthesis import dp_merf
-    from dpdd.server.aggregate import aggregate
+    from dpdd.common.methods.dp_merf import synthesis as dp_merf
+    from dpdd.server.aggregation.precision import aggregate
 
     secret = open_signed(released(make_silo(tmp_path / "secret"), make_request()))
     assert secret.public_counts == ()

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpdd.client.chain import Entry
 from dpdd.client.cli import main
-from dpdd.client.ledger import Ledger, NotCovered
+from dpdd.client.ledger.hash_chain import Entry
+from dpdd.client.ledger.ledger import Ledger, NotCovered
 from dpdd.client.silo import Silo
 from dpdd.client.stages import reserved
 from dpdd.common.errors import IntegrityError, LedgerError
@@ -32,8 +32,8 @@ from dpdd.common.wire.answer import Reason, Refusal, SignedReleaseBytes
 from dpdd.common.wire.release import Release, open_signed
 from dpdd.common.wire.request import Kind, ReleaseRequest, decode_request
 from tests import staged
+from tests.client.ledger.test_ledger import BUDGET, KEY, open_ledger, request_id
 from tests.client.silos import CLASSES, SHAPE, make_request, make_silo
-from tests.client.test_ledger import BUDGET, KEY, open_ledger, request_id
 
 staged_method = staged.staged_method
 pytestmark = pytest.mark.usefixtures("staged_method")

@@ -12,7 +12,8 @@ import pytest
 from dpdd.common.cli import Commands
 from dpdd.common.privacy.accounting import gaussian_delta, guarantee
 from dpdd.common.privacy.events import NEIGHBOURS, Gaussian, PoissonGaussian
-from dpdd.scenarios import account, benchmark_noise
+from dpdd.scenarios import account
+from dpdd.scenarios.benchmarks import noise as benchmark_noise
 
 SAMPLED = ["--rate", "50/6000", "--steps", "2000"]
 

@@ -23,9 +23,9 @@ from dpdd.common.config import Settings
 from dpdd.common.privacy.clipping import Layout, class_segment
 from dpdd.common.progress import Progress, silent
 from dpdd.common.randomness import gaussians, subseed
-from dpdd.common.synthesis.dataset import SyntheticSet
+from dpdd.common.synthesis.labelled_set import SyntheticSet
+from dpdd.common.synthesis.runner import Workshop
 from dpdd.common.synthesis.statistics import Statistics
-from dpdd.common.synthesis.workshop import Workshop
 
 Shape = tuple[int, int, int]
 

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from dpdd.common.methods.matching import subspace
+from dpdd.common.methods.matching.subspace import Subspace
 from dpdd.common.models.random_net import RandomNet, features, features_of
-from dpdd.common.synthesis import subspace
-from dpdd.common.synthesis.subspace import Subspace
-from dpdd.common.synthesis.warp import Warp
+from dpdd.common.synthesis.siamese_augmentation import Warp
 
 Shape = tuple[int, ...]
 

@@ -45,19 +45,20 @@ from torch import Tensor
 from torch.nn import functional
 
 from dpdd.common.config import Settings
-from dpdd.common.dead_leaves import dead_leaves
+from dpdd.common.data.dead_leaves import dead_leaves
 from dpdd.common.errors import ConfigError
+from dpdd.common.methods.dp_merf import synthesis as dp_merf
+from dpdd.common.methods.matching import subspace
+from dpdd.common.methods.matching.signals import Signals, SignalSettings
 from dpdd.common.privacy.accounting import calibrate
 from dpdd.common.privacy.clipping import Layout, Segment, class_segment
 from dpdd.common.privacy.sampling import sampled_event
 from dpdd.common.progress import Progress, silent
 from dpdd.common.randomness import subseed
-from dpdd.common.synthesis import dp_merf, subspace
-from dpdd.common.synthesis.canvas import Canvas, outside, roughness
-from dpdd.common.synthesis.dataset import SyntheticSet
-from dpdd.common.synthesis.signals import Signals, SignalSettings
+from dpdd.common.synthesis.image_pyramid import Canvas, outside, roughness
+from dpdd.common.synthesis.labelled_set import SyntheticSet
+from dpdd.common.synthesis.runner import Pixels, Workshop, fingerprint
 from dpdd.common.synthesis.statistics import Statistics, lost_in_noise
-from dpdd.common.synthesis.workshop import Pixels, Workshop, fingerprint
 
 Shape = tuple[int, int, int]
 

@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from dpdd.common.models.tapped import FeatureNet
+from dpdd.common.models.feature_network import FeatureNet
 from dpdd.common.privacy.clipping import (
     GRID,
     Layout,
@@ -42,7 +42,7 @@ from dpdd.common.privacy.clipping import (
     product_segment,
 )
 from dpdd.common.randomness import gaussians, uniforms
-from dpdd.common.synthesis.portrait import Portrait
+from dpdd.common.synthesis.image_embedding import Portrait
 
 Scope = Literal["global", "class", "group"]
 THUMBNAIL = -1

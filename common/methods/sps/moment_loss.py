@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dpdd.common.synthesis.gaussian_fit import Gaussians, divergence, fit
-from dpdd.common.synthesis.portrait import Portrait
+from dpdd.common.methods.sps.gaussian_fit import Gaussians, divergence, fit
+from dpdd.common.synthesis.image_embedding import Portrait
 from dpdd.common.synthesis.teacher import Moments
 
 MEAN_DIRECTIONS, SPREAD_DIRECTIONS = 256, 64

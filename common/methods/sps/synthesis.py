@@ -30,21 +30,21 @@ from torch.nn import functional
 
 from dpdd.common.config import Settings
 from dpdd.common.errors import ConfigError, IntegrityError
+from dpdd.common.methods.sps.feature_statistics import THUMBNAIL, Row, Scope, Summary, make_groups, unpack
+from dpdd.common.methods.sps.gaussian_fit import Gaussians, divergence, fit
+from dpdd.common.methods.sps.moment_loss import Likeness
 from dpdd.common.models.backbone import Backbone
 from dpdd.common.models.backbone import load as load_backbone
 from dpdd.common.privacy.clipping import Layout
 from dpdd.common.progress import Progress, silent
 from dpdd.common.randomness import subseed
 from dpdd.common.synthesis import teacher
-from dpdd.common.synthesis.canvas import Canvas, jostle, outside, roughness
-from dpdd.common.synthesis.dataset import SyntheticSet
-from dpdd.common.synthesis.gaussian_fit import Gaussians, divergence, fit
-from dpdd.common.synthesis.likeness import Likeness
-from dpdd.common.synthesis.portrait import Portrait
+from dpdd.common.synthesis.image_embedding import Portrait
+from dpdd.common.synthesis.image_pyramid import Canvas, jostle, outside, roughness
+from dpdd.common.synthesis.labelled_set import SyntheticSet
+from dpdd.common.synthesis.runner import Pixels, Workshop, fingerprint, moved
 from dpdd.common.synthesis.statistics import Statistics
-from dpdd.common.synthesis.summary import THUMBNAIL, Row, Scope, Summary, make_groups, unpack
 from dpdd.common.synthesis.teacher import Teacher
-from dpdd.common.synthesis.workshop import Pixels, Workshop, fingerprint, moved
 from dpdd.common.wire.request import ReleaseRequest
 
 Shape = tuple[int, int, int]

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dpdd.client.chain import Entry
-from dpdd.client.ledger import Ledger, OverBudget
+from dpdd.client.ledger.hash_chain import Entry
+from dpdd.client.ledger.ledger import Ledger, OverBudget
 from dpdd.common.errors import LedgerError
 from dpdd.common.privacy.accounting import Guarantee, calibrate, gaussian_releases
 from dpdd.common.privacy.events import Gaussian, NonPrivate, PoissonGaussian

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dpdd.client.mechanisms import Contribution, gaussian_plan, privatised_sum
 from dpdd.client.mechanisms import dp_merf as dp_merf_mechanism
+from dpdd.client.mechanisms.base import Contribution, gaussian_plan, privatised_sum
 from dpdd.client.records.records import Records
+from dpdd.common.methods.dp_merf import synthesis as dp_merf
 from dpdd.common.privacy.accounting import (
     EXACT,
     _pld_epsilon,
@@ -26,7 +27,6 @@ from dpdd.common.privacy.clipping import Layout, class_segment, product_segment
 from dpdd.common.privacy.entropy import SeededEntropy
 from dpdd.common.privacy.events import Event, Gaussian, NonPrivate, compose, gaussian_mu, parts
 from dpdd.common.privacy.privatise import noise_distance
-from dpdd.common.synthesis import dp_merf
 from dpdd.common.wire.request import ReleaseRequest
 
 FIRST = Layout((class_segment("sums", 50, 3), product_segment("square", 40, 40, 3, norm=0.7)))

@@ -20,12 +20,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from dpdd.client.mechanisms import Plan
 from dpdd.client.mechanisms import matching as mechanism
+from dpdd.client.mechanisms.base import Plan
 from dpdd.client.records.records import Records
 from dpdd.client.silo import Silo
 from dpdd.common.errors import ConfigError
-from dpdd.common.methods import METHODS
+from dpdd.common.methods.matching import synthesis as matching
+from dpdd.common.methods.matching.signals import MOST_FEATURES, clipped
+from dpdd.common.methods.registry import METHODS
 from dpdd.common.models.random_net import features_of
 from dpdd.common.privacy import sampling
 from dpdd.common.privacy.accounting import gaussian_delta, guarantee, largest_mu, rdp_guarantee
@@ -33,16 +35,14 @@ from dpdd.common.privacy.clipping import GRID
 from dpdd.common.privacy.entropy import SeededEntropy, SystemEntropy
 from dpdd.common.privacy.events import Event, Gaussian, NonPrivate, PoissonGaussian, compose, from_json, parts
 from dpdd.common.privacy.sampling import sampled_event
-from dpdd.common.scenario import Scenario, load_scenario
-from dpdd.common.synthesis import matching
-from dpdd.common.synthesis.signals import MOST_FEATURES, clipped
 from dpdd.common.synthesis.statistics import of_one_silo
 from dpdd.common.wire.answer import Reason, Refusal, SignedReleaseBytes
 from dpdd.common.wire.parsing import MOST_BYTES
 from dpdd.common.wire.release import Release, open_signed
 from dpdd.common.wire.request import Kind, ReleaseRequest
-from dpdd.server.aggregate import aggregate
-from dpdd.server.questions import questions
+from dpdd.server.aggregation.precision import aggregate
+from dpdd.server.run.requests import questions
+from dpdd.server.run.scenario import Scenario, load_scenario
 from tests.client.silos import CLASSES, SHAPE, make_request, make_silo
 
 SMALL: dict[str, Any] = {
@@ -460,7 +460,7 @@ def schedules() -> Iterator[tuple[str, float, int, float]]:
         if entry.module == "matching" and entry.name != "dm":
             chosen: Any = entry.settings({})
             yield entry.name, chosen.rate, chosen.draws, 1.0
-    for path in sorted(Path(__file__).parents[2].joinpath("scenarios").glob("*.toml")):
+    for path in sorted(Path(__file__).parents[3].joinpath("scenarios", "files").glob("*.toml")):
         scenario = load_scenario(str(path))
         entry = METHODS[scenario.method.name]
         if entry.module == "matching" and math.isfinite(scenario.privacy.epsilon):

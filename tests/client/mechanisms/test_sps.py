@@ -18,12 +18,14 @@ from numpy.typing import NDArray
 from dpdd.client.mechanisms import sps as mechanism
 from dpdd.client.records.records import Records
 from dpdd.common.errors import ConfigError
+from dpdd.common.methods.sps import feature_statistics as summary
+from dpdd.common.methods.sps import synthesis as sps
 from dpdd.common.models.backbone import Provenance, build, load, save
 from dpdd.common.models.convnet import ConvNetArchitecture
 from dpdd.common.privacy.clipping import GRID
 from dpdd.common.privacy.entropy import SeededEntropy
 from dpdd.common.randomness import gaussians
-from dpdd.common.synthesis import sps, summary, teacher
+from dpdd.common.synthesis import teacher
 from dpdd.common.wire.request import ReleaseRequest
 from tests.common.synthesis.released import around, statistics_of
 

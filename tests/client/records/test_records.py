@@ -19,8 +19,8 @@ from PIL import Image
 from pydantic import ValidationError
 
 from dpdd.client.records import DataSpec, Records, describe, load
-from dpdd.common import idx
 from dpdd.common.errors import DataError
+from dpdd.common.files import idx
 
 CLASSES = ("cat", "dog", "emu")
 

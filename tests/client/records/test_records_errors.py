@@ -18,8 +18,9 @@ import pytest
 from PIL import Image
 
 from dpdd.client.records import DataSpec, load, numbers
-from dpdd.common import files, idx
 from dpdd.common.errors import DataError
+from dpdd.common.files import idx
+from dpdd.common.files import untrusted as files
 
 CLASSES = ("cat", "dog")
 

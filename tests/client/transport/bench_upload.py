@@ -1,4 +1,6 @@
-"""An upload over loopback TLS beside a plain gRPC stream of the same bytes: ``python -m tests.exchange.bench_upload``.
+"""An upload over loopback TLS beside a plain gRPC stream of the same bytes.
+
+``python -m tests.client.transport.bench_upload``
 
 The plain stream has the same certificates, channel options and chunk size, and its server only counts bytes. The
 exchange's upload also checks every chunk's place and size, hashes, writes and syncs a file, and checks the release's
@@ -21,7 +23,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def memory(what: str) -> float:
@@ -42,9 +44,9 @@ def serve(folder: Path) -> None:
     """The server's process: the exchange, and a plain service that counts. Commands come on stdin, answers go out."""
     import grpc
 
-    from dpdd.server.exchange.board import Board
-    from dpdd.server.exchange.coordinator import Coordinator
-    from dpdd.server.exchange.service import _CHANNEL, MOST_MESSAGE, Address, ExchangeServer
+    from dpdd.server.transport.board import Board
+    from dpdd.server.transport.coordinator import Coordinator
+    from dpdd.server.transport.service import _CHANNEL, MOST_MESSAGE, Address, ExchangeServer
 
     coordinator, board = Coordinator(folder / "coordinator"), Board(folder / "run" / "store")
 
@@ -81,9 +83,9 @@ def serve(folder: Path) -> None:
 
 def send(folder: Path, kind: str, port: int, path: Path, request_id: str) -> None:
     """The sender's process: one payload, and how long it took."""
-    from dpdd.client.channel import open_channel
     from dpdd.client.silo import Silo
-    from dpdd.client.upload import manifest_of, upload
+    from dpdd.client.transport.channel import open_channel
+    from dpdd.client.transport.upload import manifest_of, upload
     from dpdd.common.wire.exchange import CHUNK
 
     silo = Silo(folder)
@@ -114,7 +116,7 @@ class Server:
 
     def __init__(self, folder: Path) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.exchange.bench_upload", "--serve", str(folder)],
+            [sys.executable, "-m", "tests.client.transport.bench_upload", "--serve", str(folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -140,11 +142,11 @@ class Server:
 
 def measure(megabytes: int, repeats: int, folder: Path) -> list[dict[str, float]]:
     """Plain and exchange, each first in turn, `repeats` times; seconds and peaks of both."""
-    from dpdd.client.join import join
     from dpdd.client.silo import Silo
-    from dpdd.server.exchange.coordinator import Coordinator
+    from dpdd.client.transport.join import join
+    from dpdd.server.transport.coordinator import Coordinator
     from tests.client.silos import make_request, make_silo
-    from tests.exchange.worlds import big_release
+    from tests.server.transport.worlds import big_release
 
     coordinator = Coordinator.initialise(folder / "coordinator")
     server = Server(folder)
@@ -163,7 +165,14 @@ def measure(megabytes: int, repeats: int, folder: Path) -> list[dict[str, float]
             for kind in ("plain", "exchange") if repeat % 2 == 0 else ("exchange", "plain"):
                 server.tell("start")
                 port = server.ports[kind]
-                command = [sys.executable, "-m", "tests.exchange.bench_upload", "--send", kind, str(silo.folder)]
+                command = [
+                    sys.executable,
+                    "-m",
+                    "tests.client.transport.bench_upload",
+                    "--send",
+                    kind,
+                    str(silo.folder),
+                ]
                 sent = subprocess.run(
                     [*command, str(port), str(payload), request.id], cwd=ROOT, capture_output=True, text=True
                 )

@@ -11,11 +11,11 @@ from typing import Any
 import grpc
 import pytest
 
-from dpdd.client.node import ATTEMPTS, Node
+from dpdd.client.transport.node import ATTEMPTS, Node
 from dpdd.common.progress import Console
 from dpdd.common.wire.exchange import sign_request
 from tests.client.silos import make_request
-from tests.exchange.worlds import entries, running, until, world
+from tests.server.transport.worlds import entries, running, until, world
 
 
 @pytest.fixture

@@ -10,13 +10,22 @@ from pathlib import Path
 import grpc
 import pytest
 
-from dpdd.client.upload import manifest_of, upload
+from dpdd.client.transport.upload import manifest_of, upload
 from dpdd.common.errors import IntegrityError, WireError
 from dpdd.common.wire.exchange import CHUNK, parts
 from dpdd.common.wire.release import StreamHash, inspect_signed, open_signed
 from dpdd.v1 import release_pb2, transfer_pb2
 from tests.client.silos import make_request, make_silo
-from tests.exchange.worlds import CuttingProxy, big_release, entries, manifest_for, running, sign_payload, until, world
+from tests.server.transport.worlds import (
+    CuttingProxy,
+    big_release,
+    entries,
+    manifest_for,
+    running,
+    sign_payload,
+    until,
+    world,
+)
 
 UPLOAD, STATUS = "/dpdd.v1.Exchange/Upload", "/dpdd.v1.Exchange/Status"
 

@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dpdd.common import datasets, idx, lazy_torchvision
+from dpdd.common.data import benchmarks, lazy_torchvision
 from dpdd.common.errors import DataError
-from dpdd.scenarios import make_fashion_slice
+from dpdd.common.files import idx
+from dpdd.scenarios.data import make_fashion_slice
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
@@ -28,8 +29,8 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setenv("DPDD_DATA", str(folder))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(datasets, "DEBIAN_FASHION_MNIST", tmp_path / "debian")
-    monkeypatch.setattr(datasets, "load_torchvision", no_torchvision)
+    monkeypatch.setattr(benchmarks, "DEBIAN_FASHION_MNIST", tmp_path / "debian")
+    monkeypatch.setattr(benchmarks, "load_torchvision", no_torchvision)
     return folder
 
 
@@ -43,7 +44,7 @@ def full_data(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def need(name: str) -> None:
-    if not datasets.available(name):
+    if not benchmarks.available(name):
         pytest.skip(f"{name} is not on this machine; set DPDD_DATA to a folder that has it")
 
 
@@ -76,7 +77,7 @@ def jpeg_arrays(pictures: list[bytes], split: str = "train") -> dict[str, np.nda
 
 def refused(name: str, split: str, *fragments: str) -> str:
     with pytest.raises(DataError) as caught:
-        datasets.load(name, split)  # type: ignore[arg-type]
+        benchmarks.load(name, split)  # type: ignore[arg-type]
     message = str(caught.value)
     assert "\n" not in message
     for fragment in fragments:
@@ -87,9 +88,9 @@ def refused(name: str, split: str, *fragments: str) -> str:
 # LabelledImages
 
 
-def some() -> datasets.LabelledImages:
+def some() -> benchmarks.LabelledImages:
     images = np.arange(3, dtype=np.uint8).repeat(4).reshape(3, 1, 2, 2)
-    return datasets.LabelledImages(images, np.array([1, 0, 1]), ("a", "b"))
+    return benchmarks.LabelledImages(images, np.array([1, 0, 1]), ("a", "b"))
 
 
 def test_labelled_images() -> None:
@@ -111,7 +112,7 @@ def test_labelled_images() -> None:
 )
 def test_labelled_images_checks_its_parts(images: np.ndarray, labels: np.ndarray, fragment: str) -> None:
     with pytest.raises(DataError, match=fragment):
-        datasets.LabelledImages(images, labels, ("a", "b"))
+        benchmarks.LabelledImages(images, labels, ("a", "b"))
 
 
 # The shipped slice
@@ -119,14 +120,14 @@ def test_labelled_images_checks_its_parts(images: np.ndarray, labels: np.ndarray
 
 def test_the_slice_is_shipped_balanced_and_small() -> None:
     for split, per_class in make_fashion_slice.PER_CLASS.items():
-        part = datasets.load("fashion-slice", split)
-        assert part.shape == (1, 28, 28) and part.classes == datasets.FASHION_CLASSES
+        part = benchmarks.load("fashion-slice", split)
+        assert part.shape == (1, 28, 28) and part.classes == benchmarks.FASHION_CLASSES
         assert np.bincount(part.labels).tolist() == [per_class] * 10
     folder = resources.files("dpdd.scenarios") / "data"
     with resources.as_file(folder / "fashion-slice.npz") as path:
         assert path.stat().st_size < 11_500_000
     assert "Copyright (c) 2017 Zalando SE" in (folder / "FASHION-MNIST-LICENSE.txt").read_text()
-    assert datasets.available("fashion-slice")
+    assert benchmarks.available("fashion-slice")
 
 
 @pytest.mark.usefixtures("full_data")
@@ -152,7 +153,7 @@ def test_building_the_slice_is_deterministic_and_checked(
     assert make_fashion_slice.main(["--output", str(one)]) == make_fashion_slice.main(["--output", str(two)]) == 0
     assert one.read_bytes() == two.read_bytes()
     assert make_fashion_slice.main(["--output", str(one), "--check"]) == 0
-    assert datasets.read_slice(one, "train").labels.tolist() == [0, 1, 0, 1]
+    assert benchmarks.read_slice(one, "train").labels.tolist() == [0, 1, 0, 1]
     fill(data / "fashion-mnist", 8, labels=(0, 1, 0, 1, 1))
     assert make_fashion_slice.main(["--output", str(one), "--check"]) == DataError.exit_code
     assert "build it again" in capsys.readouterr().err
@@ -167,29 +168,29 @@ def test_building_the_slice_is_deterministic_and_checked(
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 @pytest.mark.parametrize(("name", "classes"), [("mnist", "0123456789"), ("fashion-mnist", None)])
 def test_idx_datasets_from_the_data_folder(data: Path, suffix: str, name: str, classes: str | None) -> None:
-    assert not datasets.available(name)
+    assert not benchmarks.available(name)
     fill(data / name, 5, suffix)
-    assert datasets.available(name)
+    assert benchmarks.available(name)
     for split in ("train", "test"):
-        loaded = datasets.load(name, split)  # type: ignore[arg-type]
+        loaded = benchmarks.load(name, split)  # type: ignore[arg-type]
         assert loaded.labels.tolist() == [0, 9] and (loaded.images == 5).all() and loaded.shape == (1, 28, 28)
-        assert loaded.classes == (tuple(classes) if classes else datasets.FASHION_CLASSES)
+        assert loaded.classes == (tuple(classes) if classes else benchmarks.FASHION_CLASSES)
 
 
 def test_the_order_of_places(data: Path) -> None:
     fill(data / "FashionMNIST" / "raw", 3, "")
-    assert datasets.load("fashion-mnist", "train").images.max() == 3
-    fill(datasets.DEBIAN_FASHION_MNIST, 2, "")
-    assert datasets.load("fashion-mnist", "train").images.max() == 2
+    assert benchmarks.load("fashion-mnist", "train").images.max() == 3
+    fill(benchmarks.DEBIAN_FASHION_MNIST, 2, "")
+    assert benchmarks.load("fashion-mnist", "train").images.max() == 2
     fill(data / "fashion-mnist", 1)
-    assert datasets.load("fashion-mnist", "train").images.max() == 1
+    assert benchmarks.load("fashion-mnist", "train").images.max() == 1
 
 
 def test_without_the_variable_the_cache_is_searched(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DPDD_DATA")
     refused("mnist", "train", "$DPDD_DATA (not set)")
     fill(Path("~/.cache/dpdd").expanduser() / "MNIST" / "raw", 4, "")
-    assert datasets.load("mnist", "test").images.max() == 4
+    assert benchmarks.load("mnist", "test").images.max() == 4
 
 
 def test_when_all_places_fail_the_message_names_them(data: Path) -> None:
@@ -203,8 +204,8 @@ def test_when_all_places_fail_the_message_names_them(data: Path) -> None:
 def test_a_half_filled_folder_is_pointed_out(data: Path) -> None:
     fill(data / "mnist", 1)
     (data / "mnist" / "t10k-labels-idx1-ubyte.gz").unlink()
-    assert not datasets.available("mnist")
-    assert len(datasets.load("mnist", "train")) == 2
+    assert not benchmarks.available("mnist")
+    assert len(benchmarks.load("mnist", "train")) == 2
     refused("mnist", "test", "its test files are not all there")
 
 
@@ -228,7 +229,7 @@ def test_unknown_names_and_splits(data: Path) -> None:
     refused("imagenet\n", "train", "there is no dataset 'imagenet\\\\n'", "fashion-slice")
     refused("tinyimagenet32", "test", "has no split 'test'", "train")
     with pytest.raises(DataError):
-        datasets.available("imagenet")
+        benchmarks.available("imagenet")
 
 
 # JPEG archives
@@ -238,11 +239,11 @@ def test_jpeg_archives(data: Path) -> None:
     arrays = jpeg_arrays([jpeg(shade=10), jpeg(shade=200)])
     np.savez(data / "tinyimagenet32-jpeg.npz", **arrays)
     np.savez(data / "cifar10-jpeg.npz", **{**arrays, **jpeg_arrays([jpeg(shade=90)], "test")})
-    loaded = datasets.load("tinyimagenet32", "train")
+    loaded = benchmarks.load("tinyimagenet32", "train")
     assert loaded.shape == (3, 8, 8) and loaded.classes == ("cat", "dog")
     assert loaded.images[:, 0, 0, 0].tolist() == pytest.approx([10, 200], abs=2)
-    assert len(datasets.load("cifar10", "test")) == 1
-    assert datasets.available("cifar10") and datasets.available("tinyimagenet32")
+    assert len(benchmarks.load("cifar10", "test")) == 1
+    assert benchmarks.available("cifar10") and benchmarks.available("tinyimagenet32")
 
 
 @pytest.mark.parametrize(
@@ -284,13 +285,13 @@ def test_the_download_is_the_last_resort(data: Path, monkeypatch: pytest.MonkeyP
             CIFAR10=download("CIFAR10", np.zeros((2, 32, 32, 3), dtype=np.uint8)),
         )
     )
-    monkeypatch.setattr(datasets, "load_torchvision", lambda: fake)
-    assert datasets.load("mnist", "train").shape == (1, 28, 28)
-    cifar = datasets.load("cifar10", "test")
+    monkeypatch.setattr(benchmarks, "load_torchvision", lambda: fake)
+    assert benchmarks.load("mnist", "train").shape == (1, 28, 28)
+    cifar = benchmarks.load("cifar10", "test")
     assert cifar.shape == (3, 32, 32) and cifar.labels.tolist() == [1, 0] and cifar.classes == ("x", "y")
     assert calls == [("MNIST", str(data), True, True), ("CIFAR10", str(data), False, True)]
     fill(data / "mnist", 1)
-    datasets.load("mnist", "train")
+    benchmarks.load("mnist", "train")
     assert len(calls) == 2
 
 
@@ -313,7 +314,7 @@ def run(code: str) -> str:
 
 def test_loading_from_disk_does_not_import_torch() -> None:
     code = (
-        "import sys; from dpdd.common import datasets; datasets.load('fashion-slice', 'test');"
+        "import sys; from dpdd.common import datasets; benchmarks.load('fashion-slice', 'test');"
         "print([name for name in ('torch', 'torchvision') if name in sys.modules])"
     )
     assert run(code) == "[]"
@@ -321,7 +322,7 @@ def test_loading_from_disk_does_not_import_torch() -> None:
 
 def test_torchvision_imports_twice_whatever_build_it_is() -> None:
     code = (
-        "from dpdd.common.lazy_torchvision import load_torchvision as load;"
+        "from dpdd.common.data.lazy_torchvision import load_torchvision as load;"
         "print(load() is load(), load().datasets.MNIST.__name__)"
     )
     assert run(code) == "True MNIST"
@@ -342,8 +343,8 @@ def test_torchvision_imports_twice_whatever_build_it_is() -> None:
         pytest.param("tinyimagenet32", "train", 100_000, (3, 32, 32), marks=pytest.mark.slow),
     ],
 )
-def test_full_datasets(name: str, split: datasets.Split, count: int, shape: tuple[int, int, int]) -> None:
+def test_full_datasets(name: str, split: benchmarks.Split, count: int, shape: tuple[int, int, int]) -> None:
     need(name)
-    loaded = datasets.load(name, split)
+    loaded = benchmarks.load(name, split)
     assert len(loaded) == count and loaded.shape == shape
     assert len(np.unique(loaded.labels)) == len(loaded.classes)

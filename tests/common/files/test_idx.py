@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpdd.common import files, idx
 from dpdd.common.errors import DataError
+from dpdd.common.files import idx
+from dpdd.common.files import untrusted as files
 
 IMAGES = np.arange(2 * 3 * 4, dtype=np.uint8).reshape(2, 3, 4)
 LABELS = np.array([3, 1], dtype=np.uint8)

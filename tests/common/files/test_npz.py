@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpdd.common import files, npz
 from dpdd.common.errors import DataError
+from dpdd.common.files import npz
+from dpdd.common.files import untrusted as files
 
 
 def refused(path: Path, key: str, *fragments: str) -> None:

@@ -17,7 +17,7 @@ from dpdd.common.errors import ConfigError, DpddError, IntegrityError
 from dpdd.common.models import backbone, checkpoint
 from dpdd.common.models.backbone import Architecture, Provenance
 from dpdd.common.models.convnet import ConvNetArchitecture
-from dpdd.common.models.tapped import FeatureNet, Normalisation
+from dpdd.common.models.feature_network import FeatureNet, Normalisation
 from dpdd.common.models.wrn import WideResNetArchitecture
 
 CONVNET = ConvNetArchitecture(channels=1, height=14, width=14, classes=5, widths=(4, 8, 8), pool_after=(1, 3))

@@ -15,15 +15,15 @@ from kymatio.numpy import Scattering2D as DoublePrecision
 from kymatio.torch import Scattering2D
 from torch import Tensor
 
-from dpdd.common import datasets
+from dpdd.common.data import benchmarks
 from dpdd.common.errors import ConfigError, DataError, IntegrityError
+from dpdd.common.methods.sps import synthesis as sps
 from dpdd.common.models import backbone
 from dpdd.common.models.backbone import Provenance
+from dpdd.common.models.feature_network import Normalisation
 from dpdd.common.models.scattering import Scattering, ScatteringArchitecture, ScatteringNet
-from dpdd.common.models.tapped import Normalisation
-from dpdd.common.synthesis import sps
-from dpdd.scenarios import make_scattering
-from dpdd.server.questions import backbone_sha256, same_source
+from dpdd.scenarios.backbones import make_scattering
+from dpdd.server.run.requests import backbone_sha256, same_source
 
 GREY = ScatteringArchitecture(channels=1, height=28, width=28)
 SMALL = ScatteringArchitecture(channels=3, height=10, width=9, scales=2, angles=4)
@@ -37,7 +37,7 @@ shapes = pytest.mark.parametrize(
 
 def garments(count: int, height: int, width: int) -> Tensor:
     """Real images, cut or framed in black to a size."""
-    images = torch.from_numpy(datasets.load("fashion-slice", "test").images[:count]).float() / 255
+    images = torch.from_numpy(benchmarks.load("fashion-slice", "test").images[:count]).float() / 255
     sides = [((after - 28) // 2, after - 28 - (after - 28) // 2) for after in (width, height)]
     return torch.nn.functional.pad(images, (*sides[0], *sides[1]))
 
@@ -289,7 +289,7 @@ def test_dead_leaves_use_the_range_and_their_seed() -> None:
 def test_no_run_is_refused_a_backbone_without_public_data(name: str) -> None:
     card = backbone.load(name).card
     settings = sps.MethodSettings(backbone=name)
-    for dataset in datasets.names():
+    for dataset in benchmarks.names():
         assert not same_source(dataset, card.provenance.public_data)
         assert backbone_sha256(settings, dataset).hex() == card.sha256
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from dpdd.common.methods.sps.feature_statistics import CLASS_SUMS, COUNT, RESIDUAL, SECOND_MOMENT, Row, Summary
 from dpdd.common.synthesis.statistics import Statistics
-from dpdd.common.synthesis.summary import CLASS_SUMS, COUNT, RESIDUAL, SECOND_MOMENT, Row, Summary
 from dpdd.common.synthesis.teacher import RESIDUAL_CLIP
 
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from dpdd.common.models.backbone import build
 from dpdd.common.models.convnet import ConvNetArchitecture
-from dpdd.common.models.tapped import FeatureNet
-from dpdd.common.synthesis.portrait import CONSTANT, REACH, Portrait
+from dpdd.common.models.feature_network import FeatureNet
+from dpdd.common.synthesis.image_embedding import CONSTANT, REACH, Portrait
 
 SHAPE = (2, 12, 12)
 PORTRAITS = [Portrait(6, 4, 2), Portrait(0, 4, 2), Portrait(6, 0, 2), Portrait(8, 1, 2), Portrait(1, 16, 2)]

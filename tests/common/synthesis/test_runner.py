@@ -19,14 +19,15 @@ from PIL import Image
 from safetensors.numpy import load_file, save_file
 
 from dpdd.common.errors import ConfigError, DpddError
+from dpdd.common.methods.sps import synthesis as sps
+from dpdd.common.methods.sps.feature_statistics import CLASS_SUMS, COUNT, SECOND_MOMENT
 from dpdd.common.models.backbone import Provenance, build, load, save
 from dpdd.common.models.convnet import ConvNetArchitecture
-from dpdd.common.synthesis import sps, workshop
-from dpdd.common.synthesis.canvas import Canvas
-from dpdd.common.synthesis.dataset import SyntheticSet
+from dpdd.common.synthesis import runner as workshop
+from dpdd.common.synthesis.image_pyramid import Canvas
+from dpdd.common.synthesis.labelled_set import SyntheticSet
+from dpdd.common.synthesis.runner import MixedPrecision, Workshop, moved
 from dpdd.common.synthesis.statistics import Statistics
-from dpdd.common.synthesis.summary import CLASS_SUMS, COUNT, SECOND_MOMENT
-from dpdd.common.synthesis.workshop import MixedPrecision, Workshop, moved
 
 CLASSES, SHAPE = ("left", "right"), (1, 12, 12)
 FAST = sps.SynthesisSettings(steps=6, batch_per_class=4, redraws=0)
@@ -239,7 +240,7 @@ SLOWLY = """
 import pickle, sys, time
 from pathlib import Path
 from dpdd.common.synthesis import sps
-from dpdd.common.synthesis.workshop import Workshop
+from dpdd.common.synthesis.runner import Workshop
 
 def slowly(what, done, of):
     if done == 16:

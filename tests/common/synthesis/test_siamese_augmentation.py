@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpdd.common.synthesis.warp import CUT, LIGHT, ROTATION, SCALE, SHIFT, Warp
+from dpdd.common.synthesis.siamese_augmentation import CUT, LIGHT, ROTATION, SCALE, SHIFT, Warp
 
 SEED = 11
 
@@ -140,7 +140,7 @@ def test_images_are_mirrored_only_where_asked_and_half_of_them() -> None:
 
 def test_views_are_the_same_in_another_process_and_others_for_other_seeds() -> None:
     script = (
-        "import json; from dataclasses import astuple; from dpdd.common.synthesis.warp import Warp;"
+        "import json; from dataclasses import astuple; from dpdd.common.synthesis.siamese_augmentation import Warp;"
         f"print(json.dumps([astuple(Warp.draw({SEED}, n, True)) for n in range(20)]))"
     )
     environment = {**os.environ, "PYTHONHASHSEED": "7", "OMP_NUM_THREADS": "1"}

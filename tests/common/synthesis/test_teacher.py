@@ -13,13 +13,14 @@ from safetensors.numpy import save_file
 from torch import Tensor
 
 from dpdd.common.errors import DataError
+from dpdd.common.methods.sps import synthesis as sps
+from dpdd.common.methods.sps.feature_statistics import Summary
 from dpdd.common.models.backbone import Provenance, build, load, save
 from dpdd.common.models.convnet import ConvNetArchitecture
-from dpdd.common.synthesis import sps, teacher
-from dpdd.common.synthesis.dataset import TEACHER, SyntheticSet
-from dpdd.common.synthesis.portrait import Portrait
+from dpdd.common.synthesis import teacher
+from dpdd.common.synthesis.image_embedding import Portrait
+from dpdd.common.synthesis.labelled_set import TEACHER, SyntheticSet
 from dpdd.common.synthesis.statistics import Statistics
-from dpdd.common.synthesis.summary import Summary
 from dpdd.common.synthesis.teacher import CURVATURE, RESIDUAL_CLIP, SHARPNESS, SHRINKAGE, Teacher
 from tests.common.synthesis.released import statistics_of
 

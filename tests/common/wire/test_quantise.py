@@ -12,9 +12,9 @@ from dpdd.common.errors import IntegrityError
 from dpdd.common.privacy.clipping import Layout, class_segment
 from dpdd.common.privacy.events import Gaussian
 from dpdd.common.wire.arrays import from_wire, to_wire
+from dpdd.common.wire.quantise import lengthen, shorten
 from dpdd.common.wire.release import Release
-from dpdd.common.wire.short import lengthen, shorten
-from dpdd.server.aggregate import add_up, by_precision
+from dpdd.server.aggregation.precision import add_up, by_precision
 
 LAYOUT = Layout((class_segment("signal", 5, 3), class_segment("count", 1, 3)))
 LARGEST = 2**61  # more than 13.5 times the widest noise

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import torch
 
-from dpdd.common import datasets
+from dpdd.common.data import benchmarks
 from dpdd.common.errors import ConfigError
 from dpdd.common.models import backbone
 from dpdd.common.models.training import Training, augment
-from dpdd.scenarios import pretrain as module
-from dpdd.scenarios.pretrain import PretrainSettings, pretrain, public_images
+from dpdd.scenarios.backbones import pretrain as module
+from dpdd.scenarios.backbones.pretrain import PretrainSettings, pretrain, public_images
 
 TINY = PretrainSettings(
     name="tiny",
@@ -31,7 +31,7 @@ TINY = PretrainSettings(
 )
 
 
-def synthetic(name: str, split: str) -> datasets.LabelledImages:
+def synthetic(name: str, split: str) -> benchmarks.LabelledImages:
     """Give three classes that differ in colour and in the place of a bright block."""
     random = np.random.default_rng(len(split))
     size = 32 if name == "tinyimagenet32" else 28
@@ -39,12 +39,12 @@ def synthetic(name: str, split: str) -> datasets.LabelledImages:
     images = random.integers(0, 60, (150, 3, size, size), dtype=np.uint8)
     for index, label in enumerate(labels):
         images[index, label, 8 * label : 8 * label + 10] += 150
-    return datasets.LabelledImages(images if size == 32 else images[:, :1], labels, ("a", "b", "c"))
+    return benchmarks.LabelledImages(images if size == 32 else images[:, :1], labels, ("a", "b", "c"))
 
 
 @pytest.fixture(autouse=True)
 def tiny_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets, "load", synthetic)
+    monkeypatch.setattr(benchmarks, "load", synthetic)
 
 
 def weights(folder: Path) -> bytes:

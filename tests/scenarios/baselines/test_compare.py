@@ -12,19 +12,20 @@ import pytest
 import torch
 from torch.nn import functional
 
-from dpdd.common import datasets
 from dpdd.common.cli import Commands
+from dpdd.common.data import benchmarks
 from dpdd.common.errors import ConfigError
 from dpdd.common.models import backbone as backbones
 from dpdd.common.models.convnet import ConvNetArchitecture
-from dpdd.common.models.tapped import FeatureNet
+from dpdd.common.models.feature_network import FeatureNet
 from dpdd.common.models.wrn import WideResNetArchitecture
 from dpdd.common.privacy.accounting import guarantee
 from dpdd.common.privacy.clipping import GRID
 from dpdd.common.privacy.entropy import SeededEntropy
 from dpdd.common.privacy.events import Gaussian, PoissonGaussian, gaussian_mu, parts
-from dpdd.scenarios import baselines, private_finetune, private_linear, public_features
-from dpdd.scenarios.private_linear import (
+from dpdd.scenarios.baselines import compare as baselines
+from dpdd.scenarios.baselines import private_finetune, private_linear, public_features
+from dpdd.scenarios.baselines.private_linear import (
     PRODUCT,
     UNIT,
     LogisticSettings,
@@ -240,13 +241,13 @@ def tiny_network(kind: str) -> FeatureNet:
     return network.eval().requires_grad_(False)
 
 
-def stripes(count: int, seed: int) -> datasets.LabelledImages:
+def stripes(count: int, seed: int) -> benchmarks.LabelledImages:
     generator = np.random.Generator(np.random.PCG64(seed))
     labels = np.arange(count, dtype=np.int64) % 3
     images = generator.integers(0, 60, (count, 1, 8, 8), dtype=np.uint8)
     images[labels == 0, :, ::2] += 150
     images[labels == 1, :, :, ::2] += 150
-    return datasets.LabelledImages(images, labels, CLASSES)
+    return benchmarks.LabelledImages(images, labels, CLASSES)
 
 
 STILL = private_finetune.FineTuneSettings(shift=0, at_once=4, batch=8)
@@ -408,7 +409,7 @@ def test_both_parts_of_fine_tuning_cost_the_budget_together(share: float) -> Non
 
 @pytest.fixture
 def small_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(datasets, "load", lambda name, split: stripes(600 if split == "train" else 90, len(split)))
+    monkeypatch.setattr(benchmarks, "load", lambda name, split: stripes(600 if split == "train" else 90, len(split)))
     provenance = backbones.Provenance("stripes", "none needed", 0.3, "none", 0)
     network = tiny_network("convnet")
     network.whitening.fit(network.features(torch.from_numpy(stripes(500, 7).images).float() / 255))
@@ -464,7 +465,7 @@ def test_sampled_baselines_are_accounted_as_sampled(task: baselines.Task) -> Non
 
 
 def test_what_was_never_trained_cannot_be_fine_tuned() -> None:
-    nothing = datasets.LabelledImages(np.zeros((30, 1, 28, 28), np.uint8), np.arange(30) % 3, CLASSES)
+    nothing = benchmarks.LabelledImages(np.zeros((30, 1, 28, 28), np.uint8), np.arange(30) % 3, CLASSES)
     scattering = baselines.prepare(backbones.load("scatter28"), nothing, nothing)
     with pytest.raises(ConfigError, match="nothing to fine-tune"):
         baselines.run(scattering, ["finetune"], [(1.0, 1e-5)], seeds=1)

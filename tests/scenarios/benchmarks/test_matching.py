@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from dpdd.common.cli import Commands
-from dpdd.common.synthesis.warp import Warp
-from dpdd.scenarios import benchmark_matching
-from dpdd.scenarios.matching_loops import Bench
+from dpdd.common.synthesis.siamese_augmentation import Warp
+from dpdd.scenarios.benchmarks import matching as benchmark_matching
+from dpdd.scenarios.benchmarks.matching_loops import Bench
 
 TINY = {
     "dataset": "fashion-slice",

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dpdd.common.cli import Commands
-from dpdd.scenarios import benchmark_silo
+from dpdd.scenarios.benchmarks import silo as benchmark_silo
 
 
 @pytest.fixture(autouse=True)

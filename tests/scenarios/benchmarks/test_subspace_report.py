@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from dpdd.common import datasets
 from dpdd.common.cli import Commands
-from dpdd.common.datasets import LabelledImages
-from dpdd.common.synthesis import matching, subspace
-from dpdd.common.synthesis.subspace import Subspace
-from dpdd.scenarios import subspace_errors, subspace_report
-from tests.scenarios.small_images import stripes
+from dpdd.common.data import benchmarks
+from dpdd.common.data.benchmarks import LabelledImages
+from dpdd.common.methods.matching import subspace
+from dpdd.common.methods.matching import synthesis as matching
+from dpdd.common.methods.matching.subspace import Subspace
+from dpdd.scenarios.benchmarks import subspace_errors, subspace_report
+from tests.scenarios.simulator.small_images import stripes
 
 
 def errors(values: torch.Tensor, space: Subspace, noise: float, rate: float, trials: int) -> float:
@@ -65,7 +66,7 @@ def test_sampling_and_clipping_cost_something() -> None:
 def test_the_command_reports_and_draws(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(datasets, "load", lambda _name, _split: stripes(90, 0))
+    monkeypatch.setattr(benchmarks, "load", lambda _name, _split: stripes(90, 0))
     commands = Commands("dpdd-sim", "test")
     subspace_report.add_to(commands)
     given = ["--width=8", "--auxiliary-images=30", "--records-per-class=30", "--draws=5", "--rate=1", "--trials=2"]

@@ -12,9 +12,11 @@ import pytest
 from dpdd.common.cli import Commands
 from dpdd.common.privacy.accounting import guarantee
 from dpdd.common.privacy.events import PoissonGaussian
-from dpdd.common.scenario import load_scenario
-from dpdd.scenarios import paper_dosser, reproduce, simulate
-from dpdd.scenarios.reproduce import Cell, Paper
+from dpdd.scenarios.papers import dosser as paper_dosser
+from dpdd.scenarios.papers import reproduce
+from dpdd.scenarios.papers.reproduce import Cell, Paper
+from dpdd.scenarios.simulator import simulate
+from dpdd.server.run.scenario import load_scenario
 
 TINY = [
     *("--seeds=1", "--steps=2", "--width=4", "--quiet", "--rows", "dosser", "dosser-pea"),
@@ -43,7 +45,7 @@ def cells_of(paper: Paper, arguments: list[str]) -> list[Cell]:
 def test_every_cell_is_a_valid_scenario_of_its_own(
     tmp_path: Path, paper: str, arguments: list[str], count: int
 ) -> None:
-    from dpdd.scenarios import paper_sps
+    from dpdd.scenarios.papers import sps as paper_sps
 
     modules: dict[str, Paper] = {"sps": paper_sps, "dosser": paper_dosser}
     cells = cells_of(modules[paper], arguments)

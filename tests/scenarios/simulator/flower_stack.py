@@ -1,4 +1,6 @@
-"""A stock SuperLink, a SuperNode per silo, and `flwr run`: ``python -m tests.scenarios.flower_stack TOML FOLDER``.
+"""A stock SuperLink, a SuperNode per silo, and `flwr run`.
+
+``python -m tests.scenarios.simulator.flower_stack TOML FOLDER``
 
 Meant for `tests.alone`, where every port is free and whatever is left at the end is stopped.
 """
@@ -13,9 +15,9 @@ import time
 from pathlib import Path
 
 from dpdd.common.progress import Console
-from dpdd.common.scenario import load_scenario
-from dpdd.scenarios import simulate
-from dpdd.server.roster import Roster
+from dpdd.scenarios.simulator import simulate
+from dpdd.server.run.roster import Roster
+from dpdd.server.run.scenario import load_scenario
 
 APP = Path(simulate.__file__).parent / "flower_app"
 BIN = Path(sys.executable).parent

@@ -5,21 +5,21 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from dpdd.common import datasets
+from dpdd.common.data import benchmarks
 from dpdd.common.models import backbone as backbones
 from dpdd.common.models.convnet import ConvNetArchitecture
-from dpdd.common.models.tapped import FeatureNet
+from dpdd.common.models.feature_network import FeatureNet
 from dpdd.common.models.wrn import WideResNetArchitecture
 
 
-def stripes(count: int, seed: int, side: int = 8) -> datasets.LabelledImages:
+def stripes(count: int, seed: int, side: int = 8) -> benchmarks.LabelledImages:
     """Three classes: horizontal stripes, vertical stripes, none."""
     generator = np.random.Generator(np.random.PCG64(seed))
     labels = np.arange(count, dtype=np.int64) % 3
     images = generator.integers(0, 60, (count, 1, side, side), dtype=np.uint8)
     images[labels == 0, :, ::2] += 150
     images[labels == 1, :, :, ::2] += 150
-    return datasets.LabelledImages(images, labels, ("a", "b", "c"))
+    return benchmarks.LabelledImages(images, labels, ("a", "b", "c"))
 
 
 def tiny_network(kind: str = "convnet") -> FeatureNet:

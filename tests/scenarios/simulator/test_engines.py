@@ -96,7 +96,7 @@ def test_a_refused_option_of_the_server_reaches_the_researcher(
 @pytest.mark.slow
 def test_a_stock_superlink_with_supernodes_makes_the_same_dataset(tmp_path: Path) -> None:
     path, out = scenario(tmp_path), tmp_path / "there"
-    alone(["tests.scenarios.flower_stack", str(path), str(out)], seconds=280.0)
+    alone(["tests.scenarios.simulator.flower_stack", str(path), str(out)], seconds=280.0)
     here, there = run(path, tmp_path / "here"), json.loads((out / "metrics.json").read_text())
     assert there["dataset"] == here["dataset"] and there["privacy"] == here["privacy"]
     assert server(["verify", str(out)]) == 0
@@ -114,7 +114,7 @@ def test_flowers_simulation_makes_the_same_dataset(tmp_path: Path) -> None:
 def test_without_ray_the_engine_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dpdd.scenarios.flower_simulation.find_spec", lambda _name: None)
+    monkeypatch.setattr("dpdd.scenarios.simulator.flower_simulation.find_spec", lambda _name: None)
     assert main(["run", str(scenario(tmp_path)), "--out", str(tmp_path / "run"), "--engine", "ray", "--quiet"]) != 0
     assert "pip install 'dpdd[ray]'" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()

@@ -13,16 +13,16 @@ from dpdd.client.app import make_app
 from dpdd.client.silo import Silo
 from dpdd.common.errors import ConfigError
 from dpdd.common.progress import Console
-from dpdd.common.scenario import load_scenario
-from dpdd.common.synthesis.dataset import SyntheticSet
+from dpdd.common.synthesis.labelled_set import SyntheticSet
 from dpdd.common.wire.release import open_signed
 from dpdd.common.wire.request import Kind
-from dpdd.scenarios import simulate
 from dpdd.scenarios.cli import main
-from dpdd.scenarios.inprocess import InProcessGrid
+from dpdd.scenarios.simulator import simulate
+from dpdd.scenarios.simulator.inprocess import InProcessGrid
 from dpdd.server.cli import main as server
-from dpdd.server.pipeline import Run
-from dpdd.server.roster import Roster
+from dpdd.server.run.pipeline import Run
+from dpdd.server.run.roster import Roster
+from dpdd.server.run.scenario import load_scenario
 
 TINY = """
 name = "tiny"

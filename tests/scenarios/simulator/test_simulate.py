@@ -12,12 +12,12 @@ from PIL import Image
 from dpdd.client.silo import Silo
 from dpdd.common.errors import ConfigError
 from dpdd.common.progress import Console
-from dpdd.common.scenario import Scenario, load_scenario, shipped
-from dpdd.common.synthesis.dataset import SyntheticSet, file_sha256
+from dpdd.common.synthesis.labelled_set import SyntheticSet, file_sha256
 from dpdd.common.wire.release import open_signed
-from dpdd.scenarios import simulate
 from dpdd.scenarios.cli import main
+from dpdd.scenarios.simulator import simulate
 from dpdd.server.cli import main as server
+from dpdd.server.run.scenario import Scenario, load_scenario, shipped
 
 SMALL = """
 name = "small"
@@ -140,7 +140,7 @@ def all_records(scenario: Scenario, silos: int) -> Scenario:
 
 
 def simulate_request(scenario: Scenario) -> bytes:
-    from dpdd.server.pipeline import make_request
+    from dpdd.server.run.pipeline import make_request
 
     return make_request(scenario).encode()
 

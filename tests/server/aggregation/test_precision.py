@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from dpdd.common.errors import ConfigError, IntegrityError
+from dpdd.common.methods.dp_merf import synthesis as dp_merf
 from dpdd.common.privacy.clipping import GRID, Layout, Segment, class_segment, global_segment
-from dpdd.common.synthesis import dp_merf
 from dpdd.common.wire.release import open_signed
-from dpdd.server.aggregate import add_up, aggregate, combine, noise_of, precision_weights
-from dpdd.server.roster import Roster
-from dpdd.server.store import Store
+from dpdd.server.aggregation.precision import add_up, aggregate, combine, noise_of, precision_weights
+from dpdd.server.run.roster import Roster
+from dpdd.server.run.store import Store
 from tests.client.silos import make_request, make_silo
 
 LAYOUT = dp_merf.layout(dp_merf.MethodSettings(features=16), 3)

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from dpdd.common.errors import DpddError, IntegrityError
-from dpdd.common.synthesis.dataset import SyntheticSet
-from dpdd.common.synthesis.distilled import Distilled, from_arrays, teacher_of, to_arrays
-from dpdd.common.synthesis.portrait import Portrait
+from dpdd.common.synthesis.distilled_set import Distilled, from_arrays, teacher_of, to_arrays
+from dpdd.common.synthesis.image_embedding import Portrait
+from dpdd.common.synthesis.labelled_set import SyntheticSet
 from dpdd.common.synthesis.teacher import Teacher, united
 from dpdd.common.wire.request import Kind, ReleaseRequest
-from dpdd.server.union import per_silo, seats, union
+from dpdd.server.aggregation.union import per_silo, seats, union
 
 CLASSES = ("ant", "bee")
 

@@ -15,24 +15,25 @@ import torch
 
 from dpdd.client.app import make_app
 from dpdd.client.silo import Silo
-from dpdd.common import datasets
-from dpdd.common.datasets import LabelledImages
+from dpdd.common.data import benchmarks
+from dpdd.common.data.benchmarks import LabelledImages
 from dpdd.common.errors import ConfigError, DataError, IntegrityError
 from dpdd.common.models.backbone import Provenance, build, save
 from dpdd.common.models.convnet import ConvNetArchitecture
 from dpdd.common.progress import Console
-from dpdd.common.scenario import ContinualSection, load_scenario, task_of, task_silo
-from dpdd.common.synthesis.dataset import TEACHER, SyntheticSet, file_sha256
+from dpdd.common.synthesis.labelled_set import TEACHER, SyntheticSet, file_sha256
 from dpdd.common.wire.release import open_signed
 from dpdd.scenarios.cli import main
-from dpdd.scenarios.inprocess import InProcessGrid
-from dpdd.server import continual, evaluate
+from dpdd.scenarios.simulator.inprocess import InProcessGrid
 from dpdd.server.cli import main as server
-from dpdd.server.continual import join, of_classes, summary
-from dpdd.server.downstream import learners, public_backbone
-from dpdd.server.evaluate import accuracy
-from dpdd.server.pipeline import Run
-from dpdd.server.roster import Roster
+from dpdd.server.evaluation import continual
+from dpdd.server.evaluation import convnet as evaluate
+from dpdd.server.evaluation.continual import join, of_classes, summary
+from dpdd.server.evaluation.convnet import accuracy
+from dpdd.server.evaluation.public_network import learners, public_backbone
+from dpdd.server.run.pipeline import Run
+from dpdd.server.run.roster import Roster
+from dpdd.server.run.scenario import ContinualSection, load_scenario, task_of, task_silo
 
 SCENARIO = """
 name = "tiny-tasks"
@@ -72,7 +73,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_record_is_in_one_release_and_every_task_has_its_own_budget(finished: Path) -> None:
     silos = [Silo(path) for path in sorted((finished / "silos").iterdir())]
     assert [silo.settings.name for silo in silos] == ["east-task-1", "east-task-2", "north-task-1", "north-task-2"]
-    classes = datasets.load("fashion-slice", "train").classes
+    classes = benchmarks.load("fashion-slice", "train").classes
     records = 0
     for silo in silos:
         owner, task = task_of(silo.settings.name) or ("", 0)
@@ -81,7 +82,7 @@ def test_every_record_is_in_one_release_and_every_task_has_its_own_budget(finish
         assert len(silo.outbox.ids()) == 1
         header = (silo.folder / "images.idx").read_bytes()[4:8]
         records += int.from_bytes(header, "big")
-    assert records == len(datasets.load("fashion-slice", "train"))
+    assert records == len(benchmarks.load("fashion-slice", "train"))
 
 
 def test_metrics_hold_the_matrix_the_figures_and_the_ceiling(finished: Path) -> None:
@@ -97,7 +98,7 @@ def test_metrics_hold_the_matrix_the_figures_and_the_ceiling(finished: Path) -> 
     assert len(metrics["accuracy"]["convnet"]["runs"]) == 2 == len(joint["runs"])
     made = SyntheticSet.load(finished / "dataset")
     assert np.bincount(made.labels).tolist() == [3] * 10
-    assert made.classes == datasets.load("fashion-slice", "test").classes
+    assert made.classes == benchmarks.load("fashion-slice", "test").classes
     assert sorted(row["silo"] for row in metrics["privacy"]) == [row["silo"] for row in metrics["privacy"]]
     assert {row["silo"]: row["epsilon"] for row in metrics["privacy"]}["north-task-2"] == 2.0
     assert server(["verify", str(finished)]) == 0
@@ -113,7 +114,7 @@ def test_tasks_may_come_from_one_silo_after_the_other(tmp_path: Path) -> None:
     silos = [Silo(path) for path in sorted((tmp_path / "run" / "silos").iterdir())]
     assert [silo.settings.name for silo in silos] == ["east-task-2", "north-task-1", "north-task-3"]
     sizes = [int.from_bytes((silo.folder / "images.idx").read_bytes()[4:8], "big") for silo in silos]
-    train = datasets.load("fashion-slice", "train")
+    train = benchmarks.load("fashion-slice", "train")
     assert sum(sizes) == len(train) and [len(silo.outbox.ids()) for silo in silos] == [1, 1, 1]
     for silo, size in zip(silos, sizes, strict=True):
         assert size == len(of_classes(train, silo.settings.data.classes))  # all that there is of its task
@@ -263,7 +264,7 @@ def test_the_teacher_of_all_tasks_is_the_ridge_of_all_classes_at_once(taught: di
 
 
 def test_every_learner_has_its_figures_per_step_and_learns_lessons(taught: dict[str, Path]) -> None:
-    metrics, test = metrics_of(taught["tasks"]), datasets.load("fashion-slice", "test")
+    metrics, test = metrics_of(taught["tasks"]), benchmarks.load("fashion-slice", "test")
     found = metrics["continual"]["learners"]
     assert list(found) == list(metrics["accuracy"]) == ["convnet", "fine-tune", "teacher"]
     for name, figures in found.items():
@@ -299,7 +300,7 @@ def test_anybody_can_measure_again(taught: dict[str, Path]) -> None:
     """The dataset's folder and the scenario are enough."""
     scenario = load_scenario(str(taught["once"].with_suffix(".toml")))
     made, public = SyntheticSet.load(taught["once"] / "dataset"), public_backbone(scenario)
-    test = datasets.load("fashion-slice", "test")
+    test = benchmarks.load("fashion-slice", "test")
     found = learners(made, scenario.evaluation, public, scenario.seed)
     expected = {name: score["runs"] for name, score in metrics_of(taught["once"])["accuracy"].items()}
     assert list(found) == list(expected) == ["convnet", "fine-tune", "teacher"]

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from dpdd.common.datasets import LabelledImages
-from dpdd.common.scenario import EvaluationSection
-from dpdd.common.synthesis.dataset import SyntheticSet
-from dpdd.server.evaluate import Accuracy, augment, convnet_accuracy
+from dpdd.common.data.benchmarks import LabelledImages
+from dpdd.common.synthesis.labelled_set import SyntheticSet
+from dpdd.server.evaluation.convnet import Accuracy, augment, convnet_accuracy
+from dpdd.server.run.scenario import EvaluationSection
 
 CLASSES = ("top", "bottom")
 

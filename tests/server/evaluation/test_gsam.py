@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dpdd.server.gsam import GSAM, descent
+from dpdd.server.evaluation.gsam import GSAM, descent
 
 
 def network() -> nn.Module:

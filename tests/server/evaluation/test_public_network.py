@@ -11,16 +11,16 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from dpdd.common.datasets import LabelledImages
+from dpdd.common.data.benchmarks import LabelledImages
 from dpdd.common.errors import ConfigError, DataError
 from dpdd.common.models.backbone import Backbone, Provenance, load, save
 from dpdd.common.models.convnet import ConvNet, ConvNetArchitecture
-from dpdd.common.models.tapped import FeatureNet
-from dpdd.common.scenario import EvaluationSection, FineTuneSettings, ProbeSettings, Scenario, load_scenario
-from dpdd.common.synthesis.dataset import SyntheticSet
-from dpdd.common.synthesis.portrait import Portrait
+from dpdd.common.models.feature_network import FeatureNet
+from dpdd.common.synthesis.image_embedding import Portrait
+from dpdd.common.synthesis.labelled_set import SyntheticSet
 from dpdd.common.synthesis.teacher import Teacher
-from dpdd.server.downstream import (
+from dpdd.server.evaluation.convnet import Accuracy, accuracy, convnet_accuracy, labels_of, mix, targets
+from dpdd.server.evaluation.public_network import (
     described,
     ensemble,
     fine_tune,
@@ -30,7 +30,7 @@ from dpdd.server.downstream import (
     public_backbone,
     together,
 )
-from dpdd.server.evaluate import Accuracy, accuracy, convnet_accuracy, labels_of, mix, targets
+from dpdd.server.run.scenario import EvaluationSection, FineTuneSettings, ProbeSettings, Scenario, load_scenario
 
 CLASSES = ("top", "bottom", "middle")
 PROBE = EvaluationSection(probe=ProbeSettings(copies=2))

@@ -11,10 +11,10 @@ import pytest
 from dpdd.common.errors import ConfigError
 from dpdd.common.models.backbone import Provenance, build, save
 from dpdd.common.models.convnet import ConvNetArchitecture
-from dpdd.common.scenario import Scenario
-from dpdd.common.synthesis.distilled import distil_settings, method_values
+from dpdd.common.synthesis.distilled_set import distil_settings, method_values
 from dpdd.common.wire.request import Kind, decode_request
-from dpdd.server.questions import backbone_sha256, make_request, questions
+from dpdd.server.run.requests import backbone_sha256, make_request, questions
+from dpdd.server.run.scenario import Scenario
 
 
 def scenario(**changes: Any) -> Scenario:

@@ -15,19 +15,19 @@ from dpdd.client.silo import Silo
 from dpdd.common.errors import DpddError, IntegrityError
 from dpdd.common.privacy.events import compose, to_json
 from dpdd.common.progress import Console
-from dpdd.common.scenario import load_scenario
-from dpdd.common.synthesis.dataset import SyntheticSet
+from dpdd.common.synthesis.labelled_set import SyntheticSet
 from dpdd.common.wire.release import open_signed
 from dpdd.common.wire.request import Kind, ReleaseRequest, decode_request
-from dpdd.scenarios import simulate
-from dpdd.scenarios.inprocess import InProcessGrid
-from dpdd.server import continual
-from dpdd.server.card import privacy_rows
+from dpdd.scenarios.simulator import simulate
+from dpdd.scenarios.simulator.inprocess import InProcessGrid
 from dpdd.server.cli import main as server
-from dpdd.server.pipeline import Run
-from dpdd.server.questions import Question, asked_centre, stage_questions
-from dpdd.server.roster import Roster
-from dpdd.server.store import Store
+from dpdd.server.evaluation import continual
+from dpdd.server.report.card import privacy_rows
+from dpdd.server.run.pipeline import Run
+from dpdd.server.run.requests import Question, asked_centre, stage_questions
+from dpdd.server.run.roster import Roster
+from dpdd.server.run.scenario import load_scenario
+from dpdd.server.run.store import Store
 from tests import staged
 
 staged_method = staged.staged_method

@@ -1,4 +1,6 @@
-"""`kill -9` of a coordinator and its five silos at random instants: ``python -m tests.exchange.soak --kills 100``.
+"""`kill -9` of a coordinator and its five silos at random instants.
+
+``python -m tests.server.transport.soak --kills 100``
 
 Every run starts from the same silos. A run without kills is the reference; with noise from a seed, every other run must
 end with the same releases (but for the time in the ledger that each release points to), the same dataset to the last
@@ -55,10 +57,10 @@ def warm_up() -> None:
     import torch
 
     import dpdd.client.mechanisms.dp_merf
-    import dpdd.client.node
-    import dpdd.common.synthesis.dp_merf
+    import dpdd.client.transport.node
+    import dpdd.common.methods.dp_merf.synthesis
     import dpdd.server.app
-    import dpdd.server.exchange.running  # noqa: F401
+    import dpdd.server.transport.running  # noqa: F401
 
     torch.set_num_threads(1)
 
@@ -66,9 +68,9 @@ def warm_up() -> None:
 def serve(home: Path, ports: tuple[int, int]) -> None:
     """The coordinator's process."""
     from dpdd.common.progress import Console
-    from dpdd.server.exchange import running
-    from dpdd.server.exchange.coordinator import Coordinator
-    from dpdd.server.exchange.service import Address
+    from dpdd.server.transport import running
+    from dpdd.server.transport.coordinator import Coordinator
+    from dpdd.server.transport.service import Address
 
     coordinator = Coordinator(home / "coordinator")
     running.run(
@@ -83,9 +85,9 @@ def serve(home: Path, ports: tuple[int, int]) -> None:
 
 def answer(home: Path, silo: str, join_port: int) -> None:
     """A silo's process: join if that was not done, then run."""
-    from dpdd.client.join import join
-    from dpdd.client.node import Node
     from dpdd.client.silo import Silo
+    from dpdd.client.transport.join import join
+    from dpdd.client.transport.node import Node
     from dpdd.common.errors import DpddError
     from dpdd.common.progress import Console
     from dpdd.common.wire.exchange import Token
@@ -237,9 +239,9 @@ def free_port() -> int:
 def prepare(template: Path) -> None:
     """Silos, a coordinator and tokens: what every run starts from."""
     from dpdd.common.progress import Console
-    from dpdd.common.scenario import load_scenario
-    from dpdd.scenarios.simulate import set_up
-    from dpdd.server.exchange.coordinator import Coordinator
+    from dpdd.scenarios.simulator.simulate import set_up
+    from dpdd.server.run.scenario import load_scenario
+    from dpdd.server.transport.coordinator import Coordinator
 
     template.mkdir(parents=True)
     (template / "soak.toml").write_text(SCENARIO)

@@ -12,13 +12,13 @@ from pathlib import Path
 import grpc
 import pytest
 
-from dpdd.client.channel import CHANNEL
 from dpdd.client.silo import Silo
-from dpdd.client.upload import manifest_of, upload
+from dpdd.client.transport.channel import CHANNEL
+from dpdd.client.transport.upload import manifest_of, upload
 from dpdd.common.wire.exchange import CHUNK, Manifest, parts
-from dpdd.server.exchange import calls, service
+from dpdd.server.transport import calls, service
 from dpdd.v1 import exchange_pb2
-from tests.exchange.worlds import World, big_release, manifest_for, until, world
+from tests.server.transport.worlds import World, big_release, manifest_for, until, world
 
 UPLOAD, BEAT = "/dpdd.v1.Exchange/Upload", "/dpdd.v1.Exchange/Heartbeat"
 REQUESTS, JOIN = "/dpdd.v1.Exchange/Requests", "/dpdd.v1.Enrolment/Join"

@@ -17,23 +17,23 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from dpdd.client.cli import main as client
-from dpdd.client.join import _join_request
 from dpdd.client.silo import Silo
+from dpdd.client.transport.join import _join_request
 from dpdd.common.errors import ConfigError
 from dpdd.common.progress import Console
-from dpdd.common.scenario import load_scenario
 from dpdd.common.wire.exchange import Token
-from dpdd.scenarios import loopback, simulate
+from dpdd.scenarios.simulator import loopback, simulate
 from dpdd.server import cli
 from dpdd.server.cli import main as server
-from dpdd.server.exchange import authority, running, tls_log
-from dpdd.server.exchange.board import Board
-from dpdd.server.exchange.coordinator import Coordinator
-from dpdd.server.exchange.service import Address, ExchangeServer
+from dpdd.server.run.scenario import load_scenario
+from dpdd.server.transport import authority, running, tls_log
+from dpdd.server.transport.board import Board
+from dpdd.server.transport.coordinator import Coordinator
+from dpdd.server.transport.service import Address, ExchangeServer
 from dpdd.v1 import exchange_pb2
 from tests.client.silos import make_silo
-from tests.exchange.worlds import entries, until
-from tests.exchange.worlds import running as node_of
+from tests.server.transport.worlds import entries, until
+from tests.server.transport.worlds import running as node_of
 
 TINY = """
 name = "tiny"
@@ -177,7 +177,7 @@ def test_a_run_proceeds_without_the_missing_and_resume_takes_the_late(
         until(lambda: coordinator.serving() is not None, 60.0)
         return thread
 
-    from dpdd.client.join import join
+    from dpdd.client.transport.join import join
 
     thread = coordinate(0.2)
     where = coordinator.serving()
@@ -313,7 +313,7 @@ def test_loopback_stops_everything_when_interrupted_and_when_it_fails(tmp_path: 
     path, before = scenario(tmp_path), children()
     silos = simulate.set_up(load_scenario(str(path)), tmp_path / "run", Console(quiet=True))
     script = (
-        "import sys; from pathlib import Path; from dpdd.common.scenario import load_scenario\n"
+        "import sys; from pathlib import Path; from dpdd.server.run.scenario import load_scenario\n"
         "from dpdd.common.progress import Console; from dpdd.scenarios import loopback\n"
         f"loopback.run({str(path)!r}, load_scenario({str(path)!r}), Path({str(tmp_path / 'run')!r}), Console())"
     )

@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from dpdd.client.channel import Files
 from dpdd.client.cli import main as client
-from dpdd.client.join import join
 from dpdd.client.silo import Silo
+from dpdd.client.transport.channel import Files
+from dpdd.client.transport.join import join
 from dpdd.common import flower
 from dpdd.common.errors import DpddError, IntegrityError
 from dpdd.common.wire.answer import Reason, Refusal, SignedReleaseBytes, decode_answer
-from dpdd.server.exchange.grid import ExchangeGrid, Patience
-from dpdd.server.store import Store
+from dpdd.server.run.store import Store
+from dpdd.server.transport.grid import ExchangeGrid, Patience
 from tests.client.silos import make_request, make_silo
-from tests.exchange.worlds import World, entries, running, until, world
+from tests.server.transport.worlds import World, entries, running, until, world
 
 
 def ask(grid: ExchangeGrid, request: bytes, stage: str = "0") -> dict[str, object]:
@@ -115,7 +115,7 @@ def test_a_silo_with_another_name_does_not_cost_the_token(tmp_path: Path) -> Non
 
 def test_the_port_may_be_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with world(tmp_path) as here:
-        monkeypatch.setattr("dpdd.client.join.JOIN_PORT", here.join_port)
+        monkeypatch.setattr("dpdd.client.transport.join.JOIN_PORT", here.join_port)
         pinned = join(make_silo(tmp_path / "north"), "127.0.0.1", here.coordinator.enrol("north"))
         assert pinned.address == f"127.0.0.1:{here.port}"
 
@@ -223,7 +223,7 @@ def test_a_revoked_silo_is_not_waited_for_and_not_used_again(tmp_path: Path) -> 
 def test_a_run_is_served_by_one_process(tmp_path: Path) -> None:
     with world(tmp_path):
         store = str(tmp_path / "run" / "store")
-        script = f"import pathlib, dpdd.server.exchange.board as board; board.Board(pathlib.Path({store!r}))"
+        script = f"import pathlib, dpdd.server.transport.board as board; board.Board(pathlib.Path({store!r}))"
         second = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
         assert "another dpdd-server serves this run" in second.stderr
 
@@ -253,7 +253,7 @@ def test_either_side_restarts(tmp_path: Path) -> None:
 
 
 def test_a_demo_lets_anybody_join_but_only_on_loopback(tmp_path: Path) -> None:
-    from dpdd.server.exchange.service import Address, ExchangeServer
+    from dpdd.server.transport.service import Address, ExchangeServer
 
     with world(tmp_path) as here:
         silo = make_silo(tmp_path / "north")

@@ -22,19 +22,19 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dpdd.client.channel import CHANNEL, Files, explain
 from dpdd.client.silo import Silo
+from dpdd.client.transport.channel import CHANNEL, Files, explain
 from dpdd.common.errors import IntegrityError, WireError
 from dpdd.common.wire.answer import Reason, Refusal, decode_answer, encode_answer
 from dpdd.common.wire.exchange import Manifest, Token, open_request, parts, sign_request
 from dpdd.common.wire.request import decode_request
-from dpdd.server.exchange.authority import Authority, private_pem
-from dpdd.server.exchange.coordinator import Coordinator, expiry, fingerprint
-from dpdd.server.exchange.registry import Registry
-from dpdd.server.exchange.service import ExchangeServer
+from dpdd.server.transport.authority import Authority, private_pem
+from dpdd.server.transport.coordinator import Coordinator, expiry, fingerprint
+from dpdd.server.transport.registry import Registry
+from dpdd.server.transport.service import ExchangeServer
 from dpdd.v1 import exchange_pb2, refusal_pb2, release_pb2, transfer_pb2
 from tests.client.silos import make_request, make_silo
-from tests.exchange.worlds import World, entries, manifest_for, running, sign_payload, until, world
+from tests.server.transport.worlds import World, entries, manifest_for, running, sign_payload, until, world
 
 STATUS, UPLOAD = "/dpdd.v1.Exchange/Status", "/dpdd.v1.Exchange/Upload"
 
@@ -515,7 +515,7 @@ def test_the_command_logs_what_tls_turned_away(tmp_path: Path) -> None:
 
 def test_two_servers_do_not_share_a_port(here: World) -> None:
     from dpdd.common.errors import ConfigError
-    from dpdd.server.exchange.service import Address
+    from dpdd.server.transport.service import Address
 
     with pytest.raises(ConfigError, match="in use"):
         ExchangeServer(here.coordinator, here.board, Address("127.0.0.1", here.port, 0))

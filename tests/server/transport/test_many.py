@@ -13,16 +13,16 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dpdd.client.channel import CHANNEL
-from dpdd.client.upload import manifest_of, upload
+from dpdd.client.transport.channel import CHANNEL
+from dpdd.client.transport.upload import manifest_of, upload
 from dpdd.common.wire.request import ReleaseRequest
-from dpdd.server.exchange.authority import private_pem
-from dpdd.server.exchange.coordinator import Coordinator
-from dpdd.server.store import Store
+from dpdd.server.run.store import Store
+from dpdd.server.transport.authority import private_pem
+from dpdd.server.transport.coordinator import Coordinator
 from dpdd.v1 import array_pb2, exchange_pb2, release_pb2
 from tests.client.silos import make_request, make_silo
-from tests.exchange.bench_upload import Server, measure
-from tests.exchange.worlds import signed
+from tests.client.transport.bench_upload import Server, measure
+from tests.server.transport.worlds import signed
 
 SILOS = 200
 WAVES = 5

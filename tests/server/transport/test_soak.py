@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.timeout(300)
 def test_a_handful_of_kills(tmp_path: Path) -> None:
     finished = subprocess.run(
-        [sys.executable, "-m", "tests.exchange.soak", "--kills", "8", "--folder", str(tmp_path)],
+        [sys.executable, "-m", "tests.server.transport.soak", "--kills", "8", "--folder", str(tmp_path)],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},

@@ -16,17 +16,17 @@ import grpc
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dpdd.client.channel import open_channel
-from dpdd.client.join import join
-from dpdd.client.node import Node
 from dpdd.client.silo import Silo
+from dpdd.client.transport.channel import open_channel
+from dpdd.client.transport.join import join
+from dpdd.client.transport.node import Node
 from dpdd.common.progress import Console
 from dpdd.common.wire.answer import SignedReleaseBytes
 from dpdd.common.wire.exchange import CHUNK, Manifest
 from dpdd.common.wire.request import ReleaseRequest
-from dpdd.server.exchange.board import Board
-from dpdd.server.exchange.coordinator import Coordinator
-from dpdd.server.exchange.service import Address, ExchangeServer
+from dpdd.server.transport.board import Board
+from dpdd.server.transport.coordinator import Coordinator
+from dpdd.server.transport.service import Address, ExchangeServer
 from dpdd.v1 import array_pb2, release_pb2
 from tests.client.silos import make_request, make_silo
 

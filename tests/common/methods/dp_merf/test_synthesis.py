@@ -7,7 +7,7 @@ import math
 import numpy as np
 import torch
 
-from dpdd.common.synthesis import dp_merf
+from dpdd.common.methods.dp_merf import synthesis as dp_merf
 from dpdd.common.synthesis.statistics import Statistics
 
 CLASSES = ("ant", "bee")

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch.nn import functional
 
-from dpdd.common.dead_leaves import dead_leaves
+from dpdd.common.data.dead_leaves import dead_leaves
+from dpdd.common.methods.matching import signals as module
+from dpdd.common.methods.matching.signals import Draw, Signals, SignalSettings, clipped, gradients
 from dpdd.common.models.random_net import RandomNet, features, features_of
-from dpdd.common.synthesis import signals as module
-from dpdd.common.synthesis.signals import Draw, Signals, SignalSettings, clipped, gradients
-from dpdd.common.synthesis.warp import Warp
+from dpdd.common.synthesis.siamese_augmentation import Warp
 
 SHAPE, CLASSES = (1, 12, 12), 4
 PLAIN = SignalSettings("features", 3, 6, 2, 0, 1, 0.0, True, True, SHAPE, CLASSES, 5)

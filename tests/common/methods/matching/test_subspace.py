@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpdd.common.dead_leaves import dead_leaves
+from dpdd.common.data.dead_leaves import dead_leaves
+from dpdd.common.methods.matching import subspace
+from dpdd.common.methods.matching.subspace import best, fit, predict
 from dpdd.common.models.random_net import RandomNet
-from dpdd.common.synthesis import subspace
-from dpdd.common.synthesis.subspace import best, fit, predict
 
 WIDE, TALL = (30, 50), (80, 40)
 

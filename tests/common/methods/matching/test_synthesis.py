@@ -11,14 +11,16 @@ import numpy as np
 import pytest
 import torch
 
-from dpdd.common.dead_leaves import dead_leaves
+from dpdd.common.data.dead_leaves import dead_leaves
 from dpdd.common.errors import ConfigError
-from dpdd.common.methods import METHODS, method
-from dpdd.common.synthesis import dp_merf, matching, subspace
-from dpdd.common.synthesis.matching import MatchTask, MethodSettings, SynthesisSettings, expand, targets
-from dpdd.common.synthesis.signals import Draw, clipped
+from dpdd.common.methods.dp_merf import synthesis as dp_merf
+from dpdd.common.methods.matching import subspace
+from dpdd.common.methods.matching import synthesis as matching
+from dpdd.common.methods.matching.signals import Draw, clipped
+from dpdd.common.methods.matching.synthesis import MatchTask, MethodSettings, SynthesisSettings, expand, targets
+from dpdd.common.methods.registry import METHODS, method
+from dpdd.common.synthesis.runner import Workshop
 from dpdd.common.synthesis.statistics import Statistics
-from dpdd.common.synthesis.workshop import Workshop
 
 NAMES, SHAPE, SEED = ("ant", "bee", "cat", "dog", "eel"), (1, 8, 8), 4
 SMALL: dict[str, Any] = {"draws": 6, "networks": 2, "width": 8, "depth": 2, "rate": 1.0, "auxiliary_images": 30}

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from dpdd.common.methods.sps.feature_statistics import THUMBNAIL, Row, Summary
 from dpdd.common.models.convnet import ConvNet, ConvNetArchitecture
-from dpdd.common.models.tapped import Tap
+from dpdd.common.models.feature_network import Tap
 from dpdd.common.randomness import gaussians
-from dpdd.common.synthesis.summary import THUMBNAIL, Row, Summary
 
 ARCHITECTURE = ConvNetArchitecture(channels=1, height=40, width=40, classes=3, widths=(4, 6, 8), pool_after=(1, 2))
 ROWS = (

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpdd.common.synthesis import likeness as likeness_module
-from dpdd.common.synthesis.likeness import Likeness
-from dpdd.common.synthesis.portrait import Portrait
+from dpdd.common.methods.sps import moment_loss as likeness_module
+from dpdd.common.methods.sps.moment_loss import Likeness
+from dpdd.common.synthesis.image_embedding import Portrait
 from dpdd.common.synthesis.teacher import Moments
 
 PORTRAIT = Portrait(features=10, side=3, channels=1)

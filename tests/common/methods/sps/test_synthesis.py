@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from dpdd.common.errors import ConfigError
+from dpdd.common.methods.sps import synthesis as sps
+from dpdd.common.methods.sps.feature_statistics import Summary, make_groups, moments, unpack
+from dpdd.common.methods.sps.gaussian_fit import FLOOR, divergence, fit
 from dpdd.common.models.backbone import Provenance, build, load, save
 from dpdd.common.models.convnet import ConvNetArchitecture
-from dpdd.common.synthesis import sps
-from dpdd.common.synthesis.canvas import jostle
-from dpdd.common.synthesis.dataset import SyntheticSet
-from dpdd.common.synthesis.gaussian_fit import FLOOR, divergence, fit
+from dpdd.common.synthesis.image_pyramid import jostle
+from dpdd.common.synthesis.labelled_set import SyntheticSet
 from dpdd.common.synthesis.statistics import Statistics
-from dpdd.common.synthesis.summary import Summary, make_groups, moments, unpack
 from tests.common.synthesis.released import statistics_of
 
 CLASSES = ("left", "right")

@@ -1,0 +1,1 @@
+"""The private halves of the methods: the only way from records to something that may leave."""

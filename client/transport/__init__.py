@@ -1,0 +1,1 @@
+"""The silo's side of the exchange: the sealed node, its channel, joining, uploads."""

@@ -1,0 +1,1 @@
+"""Labelled images and public datasets; nothing here is private."""

@@ -1,0 +1,1 @@
+"""DP-MERF: the public half."""

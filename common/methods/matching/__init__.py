@@ -1,0 +1,1 @@
+"""Matching (Dosser, NDPDC, PSG, DM): the public half."""

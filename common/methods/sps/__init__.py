@@ -1,0 +1,1 @@
+"""SPS and SPS+ (Summarize, Privatize, Synthesize): the public half."""

@@ -1,0 +1,1 @@
+"""What the same budget buys without distillation."""

@@ -1,0 +1,1 @@
+"""Making the small public dataset that is shipped."""

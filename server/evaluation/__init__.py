@@ -1,0 +1,1 @@
+"""What a synthetic set is worth: learners, metrics, continual learning."""

@@ -1,0 +1,1 @@
+"""One run: its scenario, the requests, the store, and the pipeline that drives it."""
