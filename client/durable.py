@@ -43,23 +43,23 @@ def sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def exclusive(path: Path, patience: float, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Hold the lock file at `path`; LedgerError when another process keeps it for `patience` seconds."""
+def exclusive(path: Path, timeout: float, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Hold the lock file at `path`; LedgerError when another process keeps it for `timeout` seconds."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise LedgerError(f"{path}: the silo's lock cannot be opened ({error.strerror})") from None
     try:
-        deadline = time.monotonic() + patience
+        ends = time.monotonic() + timeout
         told = False
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if time.monotonic() >= deadline:
+                if time.monotonic() >= ends:
                     raise LedgerError(
-                        f"{path}: another dpdd process is making a release for this silo; waited {patience:g} s"
+                        f"{path}: another dpdd process is making a release for this silo; waited {timeout:g} s"
                     ) from None
                 if not told:
                     waiting()

@@ -3,7 +3,7 @@
 Privacy: nothing here sees a record. The set is a function of the noisy sums and of the request, so by post-processing
 it has the mechanism's event and guarantee, whatever the synthesis does.
 
-A method with several stages runs them all here: the silo computes each centre from its own noisy sums, as the
+A method with several stages runs them all here: the silo computes each input from its own noisy sums, as the
 coordinator would from everybody's. The release has the events of all stages, which is what was reserved.
 
 A class whose noisy count is lost in its noise is left out: images of it would be made from noise alone, under a label
@@ -29,20 +29,20 @@ from dpdd.common.methods.registry import Method
 from dpdd.common.privacy.entropy import Entropy
 from dpdd.common.privacy.events import compose
 from dpdd.common.privacy.privatise import Privatised, combine, numbered
-from dpdd.common.synthesis.distilled_set import Distilled, DistilSettings, distil_settings, to_arrays
-from dpdd.common.synthesis.labelled_set import SyntheticSet
+from dpdd.common.synthesis.distilled_set import DistilledSet, DistilledSetSettings, distilled_set_settings, to_arrays
+from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.common.synthesis.statistics import Statistics, lost_in_noise, of_one_silo
 from dpdd.common.wire.request import ReleaseRequest
 
 
 def check(request: ReleaseRequest, method: Method) -> None:
     """ConfigError when the request's synthesis settings are not ones that the method has."""
-    _synthesis_settings(distil_settings(request), method.synthesis(), request.method)
+    _synthesis_settings(distilled_set_settings(request), method.synthesis(), request.method)
 
 
 def planned(plan: Plan, request: ReleaseRequest, stages: int) -> Plan:
     """What the mechanism plans for all its stages together, with what a set of the asked size weighs."""
-    images = distil_settings(request).images_per_class * len(request.classes)
+    images = distilled_set_settings(request).images_per_class * len(request.classes)
     whole = plan.whole or compose(*[plan.event] * stages)  # without noise there is no whole, just as often nothing
     distance = plan.distance if plan.whole_distance is None else plan.whole_distance
     return replace(plan, event=whole, distance=distance, size=images * (math.prod(request.shape) + 8))
@@ -51,25 +51,25 @@ def planned(plan: Plan, request: ReleaseRequest, stages: int) -> Plan:
 def run_stages(
     records: Records, request: ReleaseRequest, method: Method, settings: Settings, entropy: Entropy, progress: Progress
 ) -> list[tuple[ReleaseRequest, Privatised]]:
-    """What each stage would ask, and its answer, one after the other: each centre comes from the answers before it."""
+    """What each stage would ask, and its answer, one after the other: each input comes from the answers before it."""
     found: list[tuple[ReleaseRequest, Privatised]] = []
     for stage in range(method.stages(settings)):
-        centre: Mapping[str, NDArray] = {}
+        stage_input: Mapping[str, NDArray] = {}
         if stage:
-            centre = method.synthesis().centre(
+            stage_input = method.synthesis().stage_input(
                 _statistics(found),
                 settings,
                 classes=request.classes,
                 shape=request.shape,
                 public_seed=request.public_seed,
             )
-        asked = replace(request, stage=stage, centre=centre)
+        asked = replace(request, stage=stage, stage_input=stage_input)
         plan = mechanism(method).plan(asked, settings)
         found.append((asked, mechanism(method).run(records, asked, settings, plan, entropy, progress)))
     return found
 
 
-def distil(
+def synthesise_locally(
     answered: Sequence[tuple[ReleaseRequest, Privatised]],
     request: ReleaseRequest,
     method: Method,
@@ -77,11 +77,11 @@ def distil(
     progress: Progress,
 ) -> Privatised:
     """One release with images and labels for arrays, made by the method's own synthesis from the stages' answers."""
-    module, asked = method.synthesis(), distil_settings(request)
+    module, asked = method.synthesis(), distilled_set_settings(request)
 
     def synthesise(_arrays: Mapping[str, NDArray]) -> Mapping[str, NDArray]:
         statistics = _statistics(answered)
-        made: SyntheticSet = module.synthesise(
+        made: LabelledSet = module.synthesise(
             statistics,
             settings,
             _synthesis_settings(asked, module, request.method),
@@ -97,20 +97,20 @@ def distil(
 
 
 def _statistics(answered: Sequence[tuple[ReleaseRequest, Privatised]]) -> list[Statistics]:
-    return [of_one_silo(answer.arrays, answer.event, asked.centre) for asked, answer in answered]
+    return [of_one_silo(answer.arrays, answer.event, asked.stage_input) for asked, answer in answered]
 
 
-def without_lost_classes(made: SyntheticSet, statistics: Statistics, count_weight: float | None) -> Distilled:
+def without_lost_classes(made: LabelledSet, statistics: Statistics, count_weight: float | None) -> DistilledSet:
     """`made` without the classes that the noisy counts say nothing about (all of it where no counts were released)."""
     if count_weight is None:
-        return Distilled(made)
+        return DistilledSet(made)
     noisy = statistics.sums["count"][:, 0]
     lost = lost_in_noise(noisy, statistics.noise)
     kept = ~lost[made.labels]
     soft = None if made.soft is None else np.ascontiguousarray(made.soft[kept])
     left = replace(made, images=np.ascontiguousarray(made.images[kept]), labels=made.labels[kept], soft=soft)
-    return Distilled(left, np.where(lost, 0.0, noisy / count_weight).astype(np.float32))
+    return DistilledSet(left, np.where(lost, 0.0, noisy / count_weight).astype(np.float32))
 
 
-def _synthesis_settings(asked: DistilSettings, module: ModuleType, name: str) -> Any:
+def _synthesis_settings(asked: DistilledSetSettings, module: ModuleType, name: str) -> Any:
     return validate(asked.synthesis, module.SynthesisSettings, f"synthesis settings of {name}")

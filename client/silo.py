@@ -20,8 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dpdd.client import local_synthesis as distil
-from dpdd.client import policy, stages
+from dpdd.client import local_synthesis, policy, stages
 from dpdd.client.config import SiloSettings, load_settings
 from dpdd.client.durable import exclusive, write_new
 from dpdd.client.keys import create_key, load_key, public_bytes
@@ -41,7 +40,7 @@ from dpdd.common.wire.answer import Answer, Reason, Refusal, Shortfall, SignedRe
 from dpdd.common.wire.release import open_signed, release_of, sign
 from dpdd.common.wire.request import Kind, ReleaseRequest, decode_request
 
-LOCK_PATIENCE = 600.0
+LOCK_TIMEOUT = 600.0
 MOST_WAITING = 100
 MOST_WAITING_BYTES = 1 << 28
 
@@ -101,8 +100,8 @@ class Silo:
             stages.check(request, chosen.stages(settings))
             plan = mechanism(chosen).plan(request, settings)
             if request.kind is Kind.DISTILLED_SET:
-                distil.check(request, chosen)
-                plan = distil.planned(plan, request, chosen.stages(settings))
+                local_synthesis.check(request, chosen)
+                plan = local_synthesis.planned(plan, request, chosen.stages(settings))
             return settings, plan
         except (ConfigError, ValueError) as error:
             raise Refused(Reason.MALFORMED, one_line(error)) from None
@@ -125,7 +124,7 @@ class Silo:
                 if request.stage > 0:
                     ledger.check_stage(request.id, request.first_stage().id, request.stage, stages.reserved(plan))
                 self._approved(ledger, request.first_stage())
-                with exclusive(self._state / "lock", LOCK_PATIENCE, waiting):
+                with exclusive(self._state / "lock", LOCK_TIMEOUT, waiting):
                     return SignedReleaseBytes(self._release(ledger, request, settings, plan, progress))
             finally:
                 ledger.close()
@@ -226,9 +225,9 @@ class Silo:
         records = load_records(self.settings.data, self.folder)
         entropy = self._entropy(request)
         if distilled:
-            answered = distil.run_stages(records, request, chosen, settings, entropy, progress)
+            answered = local_synthesis.run_stages(records, request, chosen, settings, entropy, progress)
             del records
-            privatised = distil.distil(answered, request, chosen, settings, progress)
+            privatised = local_synthesis.synthesise_locally(answered, request, chosen, settings, progress)
         else:
             privatised = mechanism(chosen).run(records, request, settings, plan, entropy, progress)
             del records

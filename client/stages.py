@@ -1,8 +1,8 @@
 """Methods that release in stages: what a request for one may look like, and what all of them cost together.
 
-Stage 0 is asked without a centre, each later one with a public centre that the coordinator computed from the noisy sums
+Stage 0 is asked without a input, each later one with a public input that the coordinator computed from the noisy sums
 of earlier stages. Privacy: a stage is a Gaussian release whose sensitivity and noise are fixed beforehand, whatever its
-centre is. Gaussians compose to μ² = Σ 1/σ² for adaptively chosen queries too (Dong, Roth and Su 2022), so the centre
+input is. Gaussians compose to μ² = Σ 1/σ² for adaptively chosen queries too (Dong, Roth and Su 2022), so the input
 may depend on earlier answers. That sum is reserved when stage 0 is asked for, and the ledger gives each stage to one
 request only.
 """
@@ -16,14 +16,14 @@ from dpdd.common.wire.request import Kind, ReleaseRequest
 
 def check(request: ReleaseRequest, stages: int) -> None:
     """ValueError unless a method with so many stages can be asked for this one."""
-    if request.kind is Kind.DISTILLED_SET and (request.stage or request.centre):
+    if request.kind is Kind.DISTILLED_SET and (request.stage or request.stage_input):
         raise ValueError("a distilled set is asked for once: the silo runs its stages itself")
     if request.stage >= stages:
         raise ValueError(f"there is no stage {request.stage}: {request.method} with these settings has {stages}")
-    if request.stage == 0 and request.centre:
-        raise ValueError("stage 0 has no centre")
-    if request.stage > 0 and not request.centre:
-        raise ValueError(f"stage {request.stage} has a centre, and this request has none")
+    if request.stage == 0 and request.stage_input:
+        raise ValueError("stage 0 has no input")
+    if request.stage > 0 and not request.stage_input:
+        raise ValueError(f"stage {request.stage} has a input, and this request has none")
 
 
 def reserved(plan: Plan) -> Spending:

@@ -12,10 +12,12 @@ import math
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from dpdd.common.config import RenamedKeyWarning
 from dpdd.common.errors import DpddError
 
 EXIT_USAGE = 2
@@ -59,9 +61,20 @@ class Commands:
 
 
 def guarded(work: Callable[[], None], *, program: str, debug: bool) -> int:
-    """Run `work`; errors become one sentence on stderr and an exit code."""
+    """Run `work`; errors become one sentence on stderr and an exit code, and so do warnings of renamed keys."""
     try:
-        work()
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", RenamedKeyWarning)
+            show = warnings.showwarning
+
+            def told(message: Warning | str, category: type[Warning], *where: Any) -> None:
+                if issubclass(category, RenamedKeyWarning):
+                    print(f"{program}: warning: {message}", file=sys.stderr)
+                else:
+                    show(message, category, *where)
+
+            warnings.showwarning = told
+            work()
         sys.stdout.flush()
         return 0
     except DpddError as error:

@@ -3,18 +3,55 @@
 from __future__ import annotations
 
 import tomllib
+import warnings
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from dpdd.common.errors import ConfigError
 
 
+class RenamedKeyWarning(FutureWarning):
+    """A file has a key that goes by another name now."""
+
+
 class Settings(BaseModel):
-    """Base of every schema: immutable, and a key that does not exist is an error."""
+    """Base of every schema: immutable, and a key that does not exist is an error.
+
+    `renamed` are keys that had another name (old: new). They are still read; `warn_of_renamed` tells whoever wrote
+    them. In requests they keep the old spelling for good (`on_wire`): a request's id is the hash of its bytes.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+    renamed: ClassVar[Mapping[str, str]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_by_both_names(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping) or not cls.renamed.keys() & value.keys():
+            return value
+        for old, new in cls.renamed.items():
+            if old in value and new in value:
+                raise ValueError(f"{old} and {new} are the same key; leave {old} out")
+        return {cls.renamed.get(key, key): entry for key, entry in value.items()}
+
+    def on_wire(self) -> dict[str, Any]:
+        """All settings as plain values, under the names that they have in requests."""
+        old = {new: old for old, new in self.renamed.items()}
+        return {old.get(key, key): value for key, value in self.model_dump(mode="json").items()}
+
+
+def warn_of_renamed(value: Mapping[str, Any], schema: type[Settings], where: str) -> None:
+    """A warning for every key of `value`, sections included, that has another name now."""
+    for old, new in schema.renamed.items():
+        if old in value:
+            warnings.warn(f"{where}{old} is called {new} now", RenamedKeyWarning, stacklevel=2)
+    for name, field in schema.model_fields.items():
+        section, inside = field.annotation, value.get(name)
+        if isinstance(section, type) and issubclass(section, Settings) and isinstance(inside, Mapping):
+            warn_of_renamed(inside, section, f"{where}{name}.")
 
 
 S = TypeVar("S", bound=BaseModel)

@@ -76,12 +76,12 @@ def _pretrain(arguments: Sequence[str]) -> int:
 
 def _run(options: argparse.Namespace) -> None:
     from dpdd.common.progress import Console
-    from dpdd.common.synthesis.runner import Workshop
+    from dpdd.common.synthesis.runner import SynthesisRunner
     from dpdd.scenarios.simulator import simulate
     from dpdd.server.run.scenario import load_scenario
 
     scenario = load_scenario(options.scenario)
-    workshop = Workshop(device=options.device, workers=options.workers)
+    runner = SynthesisRunner(device=options.device, workers=options.workers)
     folder: Path = options.out or Path("runs") / scenario.name
     console = Console(quiet=options.quiet or options.json)
     if options.fresh:
@@ -94,7 +94,7 @@ def _run(options: argparse.Namespace) -> None:
         console,
         noise_seed=options.noise_seed,
         engine=options.engine,
-        workshop=workshop,
+        runner=runner,
     )
     if options.json:
         print_json(metrics)

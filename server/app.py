@@ -16,7 +16,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from dpdd.common.errors import ConfigError
 from dpdd.common.progress import Console
-from dpdd.common.synthesis.runner import Workshop
+from dpdd.common.synthesis.runner import SynthesisRunner
 from dpdd.server.evaluation import continual
 from dpdd.server.run.pipeline import Run
 from dpdd.server.run.roster import Roster
@@ -35,8 +35,10 @@ def make_app(console: Console | None = None) -> ServerApp:
                 raise ConfigError(f"the run config has no {key!r}")
         folder = Path(str(config["folder"]))
         roster = Roster.load(Path(str(config.get("roster", folder / "silos.json"))))
-        workshop = Workshop(device=str(config.get("device", "auto")), workers=int(config.get("workers", 1)) or None)
-        run = Run(load_scenario(str(config["scenario"])), folder, roster, console or Console(), workshop)
+        runner = SynthesisRunner(
+            device=str(config.get("device", "auto")), workers=int(config.get("workers", 1)) or None
+        )
+        run = Run(load_scenario(str(config["scenario"])), folder, roster, console or Console(), runner)
         if run.scenario.continual:
             continual.learn(run, grid)
         else:

@@ -148,7 +148,7 @@ def _serve(options: argparse.Namespace, scenario: Path, folder: Path) -> None:
     tls_log.follow()
     _log_to(coordinator.log_file)
 
-    from dpdd.common.synthesis.runner import Workshop
+    from dpdd.common.synthesis.runner import SynthesisRunner
     from dpdd.server.transport import running
     from dpdd.server.transport.service import Address
 
@@ -161,7 +161,7 @@ def _serve(options: argparse.Namespace, scenario: Path, folder: Path) -> None:
         address=Address(options.bind, options.port, options.join_port),
         deadline_minutes=options.deadline_minutes,
         open_enrolment=options.loopback_demo,
-        workshop=Workshop(device=options.device, workers=options.workers),
+        runner=SynthesisRunner(device=options.device, workers=options.workers),
     )
     if options.json:
         print_json(metrics)

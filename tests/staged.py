@@ -20,7 +20,7 @@ from dpdd.client.mechanisms.base import Contribution, Plan, gaussian_plan, priva
 from dpdd.common.config import Settings
 from dpdd.common.methods.registry import METHODS, Method
 from dpdd.common.privacy.clipping import Layout, class_segment
-from dpdd.common.synthesis.labelled_set import SyntheticSet
+from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.common.synthesis.statistics import Statistics
 from dpdd.common.wire.request import Kind, ReleaseRequest
 
@@ -58,10 +58,10 @@ def blocks(images: NDArray[np.float32]) -> NDArray[np.float32]:
 def class_means(statistics: Statistics, settings: MethodSettings) -> NDArray[np.float64]:
     counts = np.maximum(statistics.sums["count"] / settings.count_weight, 1.0)
     sums = statistics.sums["sums"] / (0.5 * math.sqrt(1.0 - settings.count_weight**2))
-    return sums / counts + statistics.centre.get("mean", np.zeros(WIDTH))
+    return sums / counts + statistics.stage_input.get("mean", np.zeros(WIDTH))
 
 
-def centre(
+def stage_input(
     statistics: Sequence[Statistics], settings: MethodSettings, **_public: Any
 ) -> dict[str, NDArray[np.float32]]:
     mean = class_means(statistics[-1], settings).mean(axis=0)
@@ -77,18 +77,18 @@ def synthesise(
     shape: tuple[int, int, int],
     images_per_class: int,
     **_rest: Any,
-) -> SyntheticSet:
+) -> LabelledSet:
     assert len(statistics) == settings.stages
     means = np.mean([class_means(stage, settings) for stage in statistics], axis=0)
     grid = (np.clip(means * BLOCKS, 0.0, 1.0) * 255).round().astype(np.uint8).reshape(-1, 1, BLOCKS, BLOCKS)
     side = [np.arange(size) * BLOCKS // size for size in shape[1:]]
     pictures = grid[:, :, side[0]][:, :, :, side[1]].repeat(shape[0], axis=1)
     labels = np.arange(len(classes)).repeat(images_per_class)
-    return SyntheticSet(pictures.repeat(images_per_class, axis=0), labels, classes)
+    return LabelledSet(pictures.repeat(images_per_class, axis=0), labels, classes)
 
 
 def plan(request: ReleaseRequest, settings: MethodSettings) -> Plan:
-    if request.stage and {name: array.shape for name, array in request.centre.items()} != {"mean": (WIDTH,)}:
+    if request.stage and {name: array.shape for name, array in request.stage_input.items()} != {"mean": (WIDTH,)}:
         raise ValueError("the centre of the method 'staged' is a mean")
     layouts = [layout(settings, len(request.classes), stage) for stage in range(settings.stages)]
     return gaussian_plan(request, layouts, settings.first_share)
@@ -97,7 +97,7 @@ def plan(request: ReleaseRequest, settings: MethodSettings) -> Plan:
 def run(
     records: Any, request: ReleaseRequest, settings: MethodSettings, plan: Plan, entropy: Any, progress: Any
 ) -> Any:
-    middle: Mapping[str, NDArray] = request.centre
+    middle: Mapping[str, NDArray] = request.stage_input
 
     def contributions(images: NDArray[np.float32], _labels: NDArray[np.int64]) -> Contribution:
         rows = np.full((len(images), WIDTH + 1), settings.count_weight, dtype=np.float32)

@@ -1,1 +1,1 @@
-"""The silo's budget: a ledger whose entries are a hash chain."""
+"""The silo's budget: a ledger whose entries are a hash hash_chain."""

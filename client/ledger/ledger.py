@@ -9,7 +9,7 @@ earlier answers.
 
 A method may release in stages. The reservation of stage 0 is for all of them together, whether or not the others are
 ever asked for; `begin_stage` notes which request took which of them, one each for ever, and spends nothing. A later
-stage's centre may depend on the earlier answers: Gaussian noise composes to the same μ for adaptively chosen queries,
+stage's input may depend on the earlier answers: Gaussian noise composes to the same μ for adaptively chosen queries,
 as long as each has the sensitivity and the noise that were reserved.
 """
 
@@ -27,7 +27,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dpdd.client.ledger import hash_chain as chain
+from dpdd.client.ledger import hash_chain
 from dpdd.client.ledger.hash_chain import Entry, EntryKind
 from dpdd.common.errors import BudgetError, LedgerError, PolicyError
 from dpdd.common.privacy import events
@@ -77,7 +77,7 @@ class BudgetStatus:
 
 
 class Ledger:
-    """One silo's ledger. Every opening verifies the whole chain."""
+    """One silo's ledger. Every opening verifies the whole hash_chain."""
 
     def __init__(
         self,
@@ -86,12 +86,12 @@ class Ledger:
         budget: Budget,
         key: Ed25519PrivateKey,
         *,
-        patience: float = 30.0,
+        timeout: float = 30.0,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._path, self._silo, self._budget, self._key, self._clock = path, silo, budget, key, clock
         with self._errors():
-            self._db = sqlite3.connect(path, timeout=patience, isolation_level=None, check_same_thread=False)
+            self._db = sqlite3.connect(path, timeout=timeout, isolation_level=None, check_same_thread=False)
             try:
                 self._db.execute("PRAGMA journal_mode = DELETE")
                 self._db.execute("PRAGMA synchronous = EXTRA")
@@ -105,7 +105,7 @@ class Ledger:
         """Start a ledger; the file must not exist."""
         if path.exists():
             raise LedgerError(f"{path}: there is a ledger already; a budget is never started over")
-        first = chain.next_entry(None, _stamp(datetime.now(UTC)), "open", "", _budget_body(silo, budget), key)
+        first = hash_chain.next_entry(None, _stamp(datetime.now(UTC)), "open", "", _budget_body(silo, budget), key)
         try:
             with sqlite3.connect(path, isolation_level=None) as db:
                 db.execute("PRAGMA synchronous = EXTRA")
@@ -130,7 +130,7 @@ class Ledger:
             raise LedgerError(f"{self._path}: an entry is not readable: the ledger was tampered with") from None
         if not entries or entries[0].kind != "open":
             raise LedgerError(f"{self._path}: the ledger's first entry is missing: it was tampered with")
-        chain.verify(entries, self._key.public_key())
+        hash_chain.verify(entries, self._key.public_key())
         return entries
 
     def reserve(
@@ -281,7 +281,7 @@ class Ledger:
             )
 
     def _append(self, entries: list[Entry], kind: EntryKind, request_id: str, body: dict[str, Any]) -> Entry:
-        entry = chain.next_entry(entries[-1], _stamp(self._clock()), kind, request_id, body, self._key)
+        entry = hash_chain.next_entry(entries[-1], _stamp(self._clock()), kind, request_id, body, self._key)
         _insert(self._db, entry)
         return entry
 
@@ -333,7 +333,7 @@ def _explain(error: sqlite3.Error) -> str:
 
 
 def _insert(db: sqlite3.Connection, entry: Entry) -> None:
-    row = (entry.seq, entry.time, entry.kind, entry.request_id, chain.canonical(entry.body))
+    row = (entry.seq, entry.time, entry.kind, entry.request_id, hash_chain.canonical(entry.body))
     db.execute(
         "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, entry.previous, entry.hash, entry.signature)
     )
@@ -356,7 +356,7 @@ def _stage(entries: list[Entry], request_id: str, root: str, stage: int, spendin
         raise NotCovered(f"stage {stage} is not what was reserved with stage 0 of this run (has the software changed?)")
     known = next((e for e in entries if e.kind == "stage" and (e.body["root"], e.body["stage"]) == (root, stage)), None)
     if known is not None and known.request_id != request_id:
-        raise NotCovered(f"stage {stage} of this run was answered for another centre already; it is answered once")
+        raise NotCovered(f"stage {stage} of this run was answered for another input already; it is answered once")
     return known
 
 

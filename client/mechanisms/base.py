@@ -148,7 +148,7 @@ def privatised_sum(
     or removing one would change the others' too. Where the place in a batch matters, records come one by one.
     """
     total = ClippedSum(layout)
-    if not placeless(contributions, (batch, *records.features.shape[1:]), layout.classes):
+    if not independent_of_batch_position(contributions, (batch, *records.features.shape[1:]), layout.classes):
         batch = 1
     done = 0
     for features, labels in records.batches(batch):
@@ -170,7 +170,7 @@ def padded(
     return np.pad(features, [(0, room)] + [(0, 0)] * (features.ndim - 1)), np.pad(labels, (0, room))
 
 
-def placeless(
+def independent_of_batch_position(
     contributions: Contributions,
     shape: tuple[int, ...],
     classes: int,

@@ -22,7 +22,14 @@ import torch
 from numpy.typing import NDArray
 
 from dpdd.client.mechanisms import dp_merf
-from dpdd.client.mechanisms.base import Contribution, Contributions, Plan, Progress, padded, placeless
+from dpdd.client.mechanisms.base import (
+    Contribution,
+    Contributions,
+    Plan,
+    Progress,
+    independent_of_batch_position,
+    padded,
+)
 from dpdd.client.records.records import Records, as_float
 from dpdd.common.errors import ConfigError
 from dpdd.common.methods.matching import synthesis as matching
@@ -35,7 +42,7 @@ from dpdd.common.privacy.events import Event, Gaussian, NonPrivate, PoissonGauss
 from dpdd.common.privacy.privatise import Privatised, combine, noise_distance, numbered, privatise
 from dpdd.common.privacy.sampling import SampledSum, sampled_event
 from dpdd.common.wire.parsing import MOST_BYTES, MOST_HEADER
-from dpdd.common.wire.quantise import shorten
+from dpdd.common.wire.quantise import quantise
 from dpdd.common.wire.request import ReleaseRequest
 
 BATCH = 16
@@ -116,9 +123,9 @@ def _check(request: ReleaseRequest, settings: matching.MethodSettings) -> None:
     _check_size(request, settings, features)
     expected = {}
     if request.stage:
-        expected = matching.centre_shapes(settings, len(request.classes), request.shape)
-    found = {name: array.shape for name, array in request.centre.items()}
-    types = {name: array.dtype for name, array in request.centre.items()}
+        expected = matching.stage_input_shapes(settings, len(request.classes), request.shape)
+    found = {name: array.shape for name, array in request.stage_input.items()}
+    types = {name: array.dtype for name, array in request.stage_input.items()}
     if found != expected or (found and types != {"images": np.uint8, "labels": np.int64}):
         raise ConfigError(
             f"the request brings auxiliary arrays {found}, and should bring {expected}, images in bytes and labels in "
@@ -159,7 +166,7 @@ def run(
     if request.stage < matching.matching_stage(settings):
         return dp_merf.run(records, request, matching.embedding(settings), plan, entropy, progress)
     classes, seed = len(request.classes), request.public_seed
-    images = matching.auxiliary(settings, request.centre, request.shape, seed)
+    images = matching.auxiliary(settings, request.stage_input, request.shape, seed)
     signals = matching.signals(settings, images, classes, request.shape, seed)
     layout = matching.draw_layout(settings, classes, request.shape)
     assert isinstance(plan.event, Gaussian | PoissonGaussian | NonPrivate)
@@ -168,9 +175,11 @@ def run(
     pieces = []
     for number in range(settings.draws):
         draw = signals.draw(number)
-        contributions, kind = _contributions(draw, settings), draw.warp.kind
+        contributions, kind = _contributions(draw, settings), draw.augmentation.kind
         if kind not in batches:
-            batches[kind] = BATCH if placeless(contributions, (BATCH, *request.shape), classes) else 1
+            batches[kind] = (
+                BATCH if independent_of_batch_position(contributions, (BATCH, *request.shape), classes) else 1
+            )
         total = SampledSum(layout, settings.rate, len(records), entropy)
         _add(total, records, contributions, batches[kind])
         piece = privatise(total, event, entropy)
@@ -212,4 +221,4 @@ def _stacked(arrays: Mapping[str, NDArray], settings: matching.MethodSettings) -
         matching.SIGNAL: np.concatenate([arrays[f"{number} {matching.SIGNAL}"] for number in draws]),
         matching.COUNT: np.rint(counts / math.sqrt(settings.draws)).astype(np.int64),
     }
-    return shorten(found, matching.SIGNAL) if settings.encoding == "short" else found
+    return quantise(found, matching.SIGNAL) if settings.encoding == "short" else found

@@ -38,7 +38,7 @@ from torch import Tensor
 from dpdd.common.errors import ConfigError, DataError, IntegrityError
 from dpdd.common.files.atomic import write_atomically
 from dpdd.common.models.convnet import ConvNet, ConvNetArchitecture
-from dpdd.common.models.feature_network import FeatureNet, Normalisation
+from dpdd.common.models.feature_network import FeatureNetwork, Normalisation
 from dpdd.common.models.scattering import ScatteringArchitecture, ScatteringNet
 from dpdd.common.models.wrn import WideResNet, WideResNetArchitecture
 
@@ -92,13 +92,13 @@ class Card:
 class Backbone:
     """A loaded network, in eval mode, with its card."""
 
-    network: FeatureNet
+    network: FeatureNetwork
     card: Card
 
 
-def build(architecture: Architecture, normalisation: Normalisation | None = None) -> FeatureNet:
+def build(architecture: Architecture, normalisation: Normalisation | None = None) -> FeatureNetwork:
     """Make the network of an architecture, with fresh weights from torch's generator."""
-    network: FeatureNet
+    network: FeatureNetwork
     match architecture:
         case ConvNetArchitecture():
             network = ConvNet(architecture, normalisation)
@@ -109,7 +109,7 @@ def build(architecture: Architecture, normalisation: Normalisation | None = None
     return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
-def save(path: str | Path, network: FeatureNet, provenance: Provenance) -> Card:
+def save(path: str | Path, network: FeatureNetwork, provenance: Provenance) -> Card:
     """Write ``path.safetensors``, then ``path.json``, each atomically; `path` is a folder and a name."""
     stem = _stem(Path(path))
     architecture = cast("ConvNet | WideResNet | ScatteringNet", network).architecture
@@ -178,7 +178,7 @@ def load(name_or_path: str | Path, sha256: str | None = None) -> Backbone:
     return Backbone(network.eval().requires_grad_(False), card)
 
 
-def _weights(network: FeatureNet) -> dict[str, Tensor]:
+def _weights(network: FeatureNetwork) -> dict[str, Tensor]:
     """Give all that must be stored; the count of batches plays no part at a fixed momentum."""
     return {name: t for name, t in network.state_dict().items() if not name.endswith("num_batches_tracked")}
 
@@ -188,7 +188,7 @@ def _stored(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", dtype).contiguous()
 
 
-def _fill(network: FeatureNet, stored: dict[str, Tensor], where: str) -> None:
+def _fill(network: FeatureNetwork, stored: dict[str, Tensor], where: str) -> None:
     expected = _weights(network)
     if stored.keys() != expected.keys():
         odd = min(stored.keys() ^ expected.keys())

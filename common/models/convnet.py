@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dpdd.common.errors import ConfigError
-from dpdd.common.models.feature_network import FeatureNet, Normalisation, Tap, TappedNorm, silu
+from dpdd.common.models.feature_network import FeatureNetwork, LayerHook, Normalisation, TappedNorm, silu
 from dpdd.common.models.whitening import Whitening
 
 
@@ -56,7 +56,7 @@ class ConvNetArchitecture:
             )
 
 
-class ConvNet(FeatureNet):
+class ConvNet(FeatureNetwork):
     """The network of a `ConvNetArchitecture`; its features are the global average of the last layer."""
 
     def __init__(self, architecture: ConvNetArchitecture, normalisation: Normalisation | None = None) -> None:
@@ -71,11 +71,11 @@ class ConvNet(FeatureNet):
         self.head = nn.Linear(architecture.widths[-1], architecture.classes)
         self.whitening = Whitening(architecture.widths[-1])
 
-    def features(self, images: Tensor, tap: Tap | None = None) -> Tensor:
-        """Give the global average (N, widths[-1]) of the last layer, showing each layer to `tap`."""
+    def features(self, images: Tensor, hook: LayerHook | None = None) -> Tensor:
+        """Give the global average (N, widths[-1]) of the last layer, showing each layer to `hook`."""
         x = self.normalise(images)
         for layer, (convolution, norm) in enumerate(zip(self.convolutions, self.norms, strict=True), start=1):
-            x = silu(norm(convolution(x), tap))
+            x = silu(norm(convolution(x), hook))
             if layer in self.architecture.pool_after:
                 x = F.avg_pool2d(x, kernel_size=2, ceil_mode=True)
         return x.mean((2, 3))

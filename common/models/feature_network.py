@@ -1,6 +1,6 @@
 """Networks whose BatchNorm layers can be tapped: the statistics of SPS are taken from what flows into them.
 
-A tap is a callable that is handed, layer by layer and within one ordinary forward pass, the activations
+A hook is a callable that is handed, layer by layer and within one ordinary forward pass, the activations
 before BatchNorm standardised by the *public* running statistics, ``(x - running_mean) / sqrt(running_var +
 eps)``, without BatchNorm's own scale and shift. Nothing is hooked, and a layer that has been consumed can be
 freed at once:
@@ -9,10 +9,10 @@ freed at once:
 >>> from dpdd.common.models.convnet import ConvNet, ConvNetArchitecture
 >>> network = ConvNet(ConvNetArchitecture(channels=1, height=8, width=8, classes=3, widths=(4, 6))).eval()
 >>> images = torch.rand(5, 1, 8, 8)
->>> [tuple(layer.shape) for layer in network.taps(images)]
+>>> [tuple(layer.shape) for layer in network.layers_of(images)]
 [(5, 4, 8, 8), (5, 6, 8, 8)]
 >>> spatial_means: list[torch.Tensor] = []
->>> features = network.features(images, tap=lambda layer: spatial_means.append(layer.mean((2, 3))))
+>>> features = network.features(images, hook=lambda layer: spatial_means.append(layer.mean((2, 3))))
 >>> tuple(features.shape), [tuple(mean.shape) for mean in spatial_means]
 ((5, 6), [(5, 4), (5, 6)])
 """
@@ -30,7 +30,7 @@ from torch.nn import functional as F
 from dpdd.common.errors import ConfigError
 from dpdd.common.models.whitening import Whitening
 
-Tap = Callable[[Tensor], None]
+LayerHook = Callable[[Tensor], None]
 """Receives the standardised activations before one BatchNorm layer, in the order of the forward pass."""
 
 
@@ -57,16 +57,16 @@ class Normalisation:
 
 
 class TappedNorm(nn.BatchNorm2d):
-    """BatchNorm which shows its standardised input to a tap, if there is one, on the way through."""
+    """BatchNorm which shows its standardised input to a hook, if there is one, on the way through."""
 
-    def forward(self, input: Tensor, tap: Tap | None = None) -> Tensor:
-        """Normalise; with a tap (in eval mode only) show it the standardised input."""
-        if tap is None:
+    def forward(self, input: Tensor, hook: LayerHook | None = None) -> Tensor:
+        """Normalise; with a hook (in eval mode only) show it the standardised input."""
+        if hook is None:
             return super().forward(input)
         if self.training:
             raise RuntimeError("Taps standardise by the public running statistics: call network.eval() first.")
         standardised = F.batch_norm(input, self.running_mean, self.running_var, eps=self.eps)
-        tap(standardised)
+        hook(standardised)
         return torch.addcmul(self.bias.view(1, -1, 1, 1), standardised, self.weight.view(1, -1, 1, 1))
 
 
@@ -75,8 +75,8 @@ def silu(activations: Tensor) -> Tensor:
     return F.silu(activations, inplace=not torch.is_grad_enabled())
 
 
-class FeatureNet(nn.Module, ABC):
-    """A classifier of images in [0, 1] with penultimate `features`, a linear `head`, and `taps` in between.
+class FeatureNetwork(nn.Module, ABC):
+    """A classifier of images in [0, 1] with penultimate `features`, a linear `head`, and `layers_of` in between.
 
     Input normalisation is part of the network, so that no caller can forget or repeat it.
     """
@@ -99,26 +99,26 @@ class FeatureNet(nn.Module, ABC):
         self.register_buffer("std", torch.tensor(self.normalisation.std).view(shape), persistent=False)
 
     @abstractmethod
-    def features(self, images: Tensor, tap: Tap | None = None) -> Tensor:
-        """Give the penultimate features (N, D) of images (N, C, H, W) in [0, 1]; show each layer to `tap`."""
+    def features(self, images: Tensor, hook: LayerHook | None = None) -> Tensor:
+        """Give the penultimate features (N, D) of images (N, C, H, W) in [0, 1]; show each layer to `hook`."""
 
     def forward(self, images: Tensor) -> Tensor:
         """Give the logits of images in [0, 1]."""
         logits: Tensor = self.head(self.features(images))
         return logits
 
-    def taps(self, images: Tensor) -> list[Tensor]:
+    def layers_of(self, images: Tensor) -> list[Tensor]:
         """Give, for each BatchNorm layer, its input standardised by the public running statistics.
 
-        For large batches prefer ``features(images, tap=...)``, which need not keep all layers at once.
+        For large batches prefer ``features(images, hook=...)``, which need not keep all layers at once.
         """
         layers: list[Tensor] = []
-        self.features(images, tap=layers.append)
+        self.features(images, hook=layers.append)
         return layers
 
     @property
-    def tap_channels(self) -> tuple[int, ...]:
-        """Channels of each tapped layer, in the order of `taps`."""
+    def layer_channels(self) -> tuple[int, ...]:
+        """Channels of each tapped layer, in the order of `layers_of`."""
         return tuple(module.num_features for module in self.modules() if isinstance(module, TappedNorm))
 
     def normalise(self, images: Tensor) -> Tensor:

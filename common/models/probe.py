@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dpdd.common.models.feature_network import FeatureNet
+from dpdd.common.models.feature_network import FeatureNetwork
 
 
 @torch.no_grad()
-def extract(network: FeatureNet, images: Tensor, batch_size: int = 500) -> Tensor:
+def extract(network: FeatureNetwork, images: Tensor, batch_size: int = 500) -> Tensor:
     """Give the features of uint8 images (N, C, H, W), batch by batch, in eval mode."""
     was_training = network.training
     network.eval()
@@ -30,7 +30,7 @@ def extract(network: FeatureNet, images: Tensor, batch_size: int = 500) -> Tenso
     return features
 
 
-def accuracy(network: FeatureNet, images: Tensor, labels: Tensor) -> float:
+def accuracy(network: FeatureNetwork, images: Tensor, labels: Tensor) -> float:
     """Give the share of uint8 images that the network classifies rightly."""
     with torch.no_grad():
         logits = F.linear(extract(network, images), network.head.weight, network.head.bias)

@@ -12,7 +12,7 @@ each map sampled at every 2^J-th pixel. With J = 2 and L = 8 that is 1 + 16 + 64
 >>> tuple(Scattering(28, 28, scales=2, angles=8)(images).shape)
 (5, 1, 81, 7, 7)
 >>> network = ScatteringNet(ScatteringArchitecture(channels=1, height=28, width=28)).eval()
->>> tuple(network.features(images).shape), [tuple(layer.shape) for layer in network.taps(images)]
+>>> tuple(network.features(images).shape), [tuple(layer.shape) for layer in network.layers_of(images)]
 ((5, 3969), [(5, 17, 7, 7), (5, 64, 7, 7)])
 
 How it is computed. On images this small, dense matrix products beat the FFT on a CPU. Convolution with a wavelet and
@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dpdd.common.errors import ConfigError
-from dpdd.common.models.feature_network import FeatureNet, Normalisation, Tap, TappedNorm
+from dpdd.common.models.feature_network import FeatureNetwork, LayerHook, Normalisation, TappedNorm
 from dpdd.common.models.whitening import Whitening
 
 LARGEST_SIDE = 96
@@ -92,7 +92,7 @@ class ScatteringArchitecture:
         return (self.height >> self.scales) * (self.width >> self.scales)
 
 
-class ScatteringNet(FeatureNet):
+class ScatteringNet(FeatureNetwork):
     """The network of a `ScatteringArchitecture`; its features are all coefficients at all positions, standardised.
 
     There are two tapped layers, maps of orders 0 and 1, and maps of order 2 (if J > 1), channel after channel, each map
@@ -115,9 +115,9 @@ class ScatteringNet(FeatureNet):
         self.head = _NoHead(width, architecture.classes)
         self.whitening = Whitening(channels * sum(architecture.maps), architecture.positions)
 
-    def features(self, images: Tensor, tap: Tap | None = None) -> Tensor:
-        """Give all standardised coefficients (N, channels x maps x positions), showing each layer to `tap`."""
-        layers = [norm(layer, tap) for norm, layer in zip(self.norms, self._layers(images), strict=True)]
+    def features(self, images: Tensor, hook: LayerHook | None = None) -> Tensor:
+        """Give all standardised coefficients (N, channels x maps x positions), showing each layer to `hook`."""
+        layers = [norm(layer, hook) for norm, layer in zip(self.norms, self._layers(images), strict=True)]
         return torch.cat(layers, dim=1).flatten(1)
 
     def _layers(self, images: Tensor) -> list[Tensor]:

@@ -33,7 +33,7 @@ from torch.nn import functional as F
 
 from dpdd.common.errors import ConfigError
 from dpdd.common.models import checkpoint
-from dpdd.common.models.feature_network import FeatureNet
+from dpdd.common.models.feature_network import FeatureNetwork
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +106,7 @@ class Training:
         Public images, uint8 (N, C, H, W), and the class of each.
     """
 
-    def __init__(self, settings: TrainingSettings, network: FeatureNet, images: Tensor, labels: Tensor) -> None:
+    def __init__(self, settings: TrainingSettings, network: FeatureNetwork, images: Tensor, labels: Tensor) -> None:
         self.settings, self.network = settings, network
         self.images, self.labels = images, labels
         self.batches = len(images) // settings.batch_size
@@ -146,7 +146,7 @@ class Training:
             raise ConfigError(f"Training diverged in epoch {self.epoch}; ask for a smaller learning rate.")
         return losses / step, step
 
-    def result(self) -> FeatureNet:
+    def result(self) -> FeatureNetwork:
         """Give the network to evaluate and save: the average if there is one."""
         if not self.average:
             return self.network
@@ -232,7 +232,7 @@ def rate(settings: TrainingSettings, progress: float) -> float:
     return settings.learning_rate * 0.5 * (1 + math.cos(math.pi * descent))
 
 
-def _optimizer(settings: TrainingSettings, network: FeatureNet) -> torch.optim.Optimizer:
+def _optimizer(settings: TrainingSettings, network: FeatureNetwork) -> torch.optim.Optimizer:
     groups = [
         {"params": [p for p in network.parameters() if p.ndim > 1], "weight_decay": settings.weight_decay},
         {"params": [p for p in network.parameters() if p.ndim == 1], "weight_decay": 0.0},

@@ -4,7 +4,7 @@
 >>> architecture = WideResNetArchitecture(channels=3, height=32, width=32, classes=10, depth=10, widen=1)
 >>> network = WideResNet(architecture).eval()
 >>> images = torch.rand(2, 3, 32, 32)
->>> tuple(network.features(images).shape), tuple(network(images).shape), network.tap_channels
+>>> tuple(network.features(images).shape), tuple(network(images).shape), network.layer_channels
 ((2, 64), (2, 10), (16, 16, 16, 32, 32, 64, 64))
 """
 
@@ -16,7 +16,7 @@ from typing import Literal, cast
 from torch import Tensor, nn
 
 from dpdd.common.errors import ConfigError
-from dpdd.common.models.feature_network import FeatureNet, Normalisation, Tap, TappedNorm, silu
+from dpdd.common.models.feature_network import FeatureNetwork, LayerHook, Normalisation, TappedNorm, silu
 from dpdd.common.models.whitening import Whitening
 
 
@@ -68,15 +68,15 @@ class ResidualBlock(nn.Module):
         same = before == after and stride == 1
         self.projection = None if same else nn.Conv2d(before, after, 1, stride=stride, bias=False)
 
-    def forward(self, x: Tensor, tap: Tap | None = None) -> Tensor:
-        """Run the block, showing the inputs of both BatchNorm layers to `tap`."""
-        active = silu(self.norm1(x, tap))
+    def forward(self, x: Tensor, hook: LayerHook | None = None) -> Tensor:
+        """Run the block, showing the inputs of both BatchNorm layers to `hook`."""
+        active = silu(self.norm1(x, hook))
         shortcut = x if self.projection is None else self.projection(active)
-        residual = self.convolution2(silu(self.norm2(self.convolution1(active), tap)))
+        residual = self.convolution2(silu(self.norm2(self.convolution1(active), hook)))
         return cast(Tensor, shortcut + residual)
 
 
-class WideResNet(FeatureNet):
+class WideResNet(FeatureNetwork):
     """The network of a `WideResNetArchitecture`; its features are the global average after the last SiLU."""
 
     def __init__(self, architecture: WideResNetArchitecture, normalisation: Normalisation | None = None) -> None:
@@ -95,9 +95,9 @@ class WideResNet(FeatureNet):
         self.head = nn.Linear(channels, architecture.classes)
         self.whitening = Whitening(channels)
 
-    def features(self, images: Tensor, tap: Tap | None = None) -> Tensor:
-        """Give the global average (N, 64 * widen) of the last layer, showing each layer to `tap`."""
+    def features(self, images: Tensor, hook: LayerHook | None = None) -> Tensor:
+        """Give the global average (N, 64 * widen) of the last layer, showing each layer to `hook`."""
         x = self.stem(self.normalise(images))
         for block in self.blocks:
-            x = block(x, tap)
-        return silu(self.norm(x, tap)).mean((2, 3))
+            x = block(x, hook)
+        return silu(self.norm(x, hook)).mean((2, 3))

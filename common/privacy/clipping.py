@@ -16,7 +16,7 @@ the bound holds without ever making it; the plain segments are clipped to what i
 >>> import numpy as np
 >>> layout = Layout((class_segment("sums", width=2, classes=3), class_segment("counts", width=1, classes=3)))
 >>> rows = np.array([[3.0, 4.0, 0.0], [np.nan, 0.0, 0.0]])
->>> clip_to_grid(rows, np.array([0, 1]), layout) / GRID
+>>> clip_to_grid(rows, np.array([0, 1]), layout) / FIXED_POINT_ONE
 array([[0.59999943, 0.79999924, 0.        ],
        [0.        , 0.        , 0.        ]])
 """
@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 GRID_BITS = 20
-GRID = 1 << GRID_BITS
+FIXED_POINT_ONE = 1 << GRID_BITS
 
 _MARGIN = 1.0 - 1e-9  # more than float64 loses in a norm over 2^20 coordinates
 
@@ -91,7 +91,7 @@ class Layout:
             raise ValueError(f"the segments of a layout have names of their own, not {names}")
         if len({len(segment.rows_of) for segment in self.segments}) != 1:
             raise ValueError(f"the segments {names} do not agree on the number of classes")
-        if sum(factor_bound(segment) ** 4 for segment in self.products) > GRID * GRID:
+        if sum(factor_bound(segment) ** 4 for segment in self.products) > FIXED_POINT_ONE * FIXED_POINT_ONE:
             raise ValueError(f"the outer products of {names} have a norm above 1 together")
 
     @property
@@ -107,7 +107,9 @@ class Layout:
     @property
     def room(self) -> int:
         """The norm, in grid steps, that the outer products leave to the plain segments."""
-        return math.isqrt(GRID * GRID - sum(factor_bound(segment) ** 4 for segment in self.products))
+        return math.isqrt(
+            FIXED_POINT_ONE * FIXED_POINT_ONE - sum(factor_bound(segment) ** 4 for segment in self.products)
+        )
 
     @property
     def width(self) -> int:
@@ -136,13 +138,13 @@ class Layout:
 
 def factor_bound(segment: Segment) -> int:
     """The largest integer norm of either factor of an outer product: its square is at most `norm` in grid steps."""
-    return math.isqrt(math.floor(segment.norm * GRID))
+    return math.isqrt(math.floor(segment.norm * FIXED_POINT_ONE))
 
 
 def factor_reach(segment: Segment, side: int) -> float:
     """The integer norm that a factor of norm 1 is scaled to: below the bound by what rounding can add.
 
-    The product of both, over `GRID`, is what an outer product of unit vectors weighs in the sum.
+    The product of both, over `FIXED_POINT_ONE`, is what an outer product of unit vectors weighs in the sum.
     """
     assert segment.factors is not None
     bound = factor_bound(segment)
@@ -175,7 +177,7 @@ def clip_to_grid(contributions: NDArray[np.floating], labels: NDArray[np.int64],
 
 
 def _whole_rows(contributions: NDArray[np.floating], labels: NDArray[np.int64], layout: Layout) -> NDArray[np.float64]:
-    """The rows of `clip_to_grid`: whole numbers of at most `GRID`, in float64, which holds them exactly."""
+    """The rows of `clip_to_grid`: whole numbers of at most `FIXED_POINT_ONE`, in float64, which holds them exactly."""
     values = np.array(contributions, dtype=np.float64)  # a copy: it is scaled in place
     labels = np.asarray(labels)
     if (labels < 0).any():  # it would be counted as the last class, and added as none
@@ -196,7 +198,7 @@ def _whole_rows(contributions: NDArray[np.floating], labels: NDArray[np.int64], 
     values[odd] = _tamed(values[odd])
     norms[odd] = np.sqrt(_weighted_squares(values[odd], copies[odd], layout))
     room = layout.room
-    values *= (GRID * _MARGIN / np.maximum(norms * (GRID / max(room, 1)), 1.0))[:, None]
+    values *= (FIXED_POINT_ONE * _MARGIN / np.maximum(norms * (FIXED_POINT_ONE / max(room, 1)), 1.0))[:, None]
     grid = np.trunc(values, out=values)
     # Exact: float64 adds integers without error up to 2^53, and a sum that passed 2^53 stays above GRID².
     grid[~(_weighted_squares(grid, copies, layout) <= room * room)] = 0.0

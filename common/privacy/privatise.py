@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdd.common.privacy import discrete_gaussian
-from dpdd.common.privacy.clipping import GRID, ClippedSum, Layout
+from dpdd.common.privacy.clipping import FIXED_POINT_ONE, ClippedSum, Layout
 from dpdd.common.privacy.entropy import Entropy
 from dpdd.common.privacy.events import Event, Gaussian, NonPrivate, PoissonGaussian, compose
 from dpdd.common.privacy.sampling import SampledSum
@@ -65,7 +65,7 @@ class Privatised:
 
 
 def privatise(total: ClippedSum, event: Gaussian | PoissonGaussian | NonPrivate, entropy: Entropy) -> Privatised:
-    """Add noise of `event` to `total`, which is empty afterwards. The arrays are integers, `GRID` steps to the unit."""
+    """Add noise of `event` to `total`, which is empty afterwards; the arrays are integers in units of 1/FIXED_POINT_ONE."""
     if isinstance(event, NonPrivate) and entropy.releasable:
         raise ValueError("sums without noise exist in simulations only")
     if isinstance(event, Gaussian) and event.releases != 1:
@@ -80,7 +80,7 @@ def privatise(total: ClippedSum, event: Gaussian | PoissonGaussian | NonPrivate,
     distance = noise_distance(event, total.layout)
     sums = total._take()
     if not isinstance(event, NonPrivate):
-        scale = discrete_gaussian.scale_for(event.sigma * GRID)
+        scale = discrete_gaussian.scale_for(event.sigma * FIXED_POINT_ONE)
         for array in sums.values():
             array += discrete_gaussian.sample(scale, array.size, entropy).reshape(array.shape)
     return Privatised(sums, event, distance, entropy.releasable, _ONLY_HERE)
@@ -90,7 +90,7 @@ def noise_distance(event: Gaussian | PoissonGaussian | NonPrivate, layout: Layou
     """The statistical distance to ideal noise of one release in `layout`; known before any record is read."""
     if isinstance(event, NonPrivate):
         return 0.0
-    scale = discrete_gaussian.scale_for(event.sigma * GRID)
+    scale = discrete_gaussian.scale_for(event.sigma * FIXED_POINT_ONE)
     return layout.coordinates * discrete_gaussian.distance(scale)
 
 
@@ -118,4 +118,4 @@ def numbered(piece: Privatised, number: int) -> Privatised:
 
 def in_units(array: NDArray) -> NDArray[np.float64]:
     """Grid steps back to the contribution's own unit."""
-    return array.astype(np.float64) / GRID
+    return array.astype(np.float64) / FIXED_POINT_ONE

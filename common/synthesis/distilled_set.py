@@ -1,9 +1,9 @@
-"""Distilled sets: what a request for one says, and how one travels.
+"""DistilledSet sets: what a request for one says, and how one travels.
 
 In decentralised mode the silo synthesises. What it releases then also depends on the synthesis settings and on the
 number of images, so a request of kind `DISTILLED_SET` has all three in its settings:
 
->>> asked = DistilSettings(method={"features": 100}, synthesis={"steps": 50}, images_per_class=10)
+>>> asked = DistilledSetSettings(method={"features": 100}, synthesis={"steps": 50}, images_per_class=10)
 >>> sorted(asked.model_dump(mode="json"))
 ['images_per_class', 'method', 'synthesis']
 
@@ -25,7 +25,7 @@ from pydantic import Field
 from dpdd.common.config import Settings, one_line, validate
 from dpdd.common.errors import ConfigError, IntegrityError
 from dpdd.common.methods.registry import method
-from dpdd.common.synthesis.labelled_set import SyntheticSet
+from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.common.wire.request import Kind, ReleaseRequest
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ MOST_WEIGHTS = 4096
 """Weights that a teacher has for each class, at most."""
 
 
-class DistilSettings(Settings):
+class DistilledSetSettings(Settings):
     """The settings of a request for a distilled set."""
 
     method: dict[str, Any]
@@ -44,24 +44,24 @@ class DistilSettings(Settings):
 
 
 @dataclass(frozen=True, eq=False)
-class Distilled:
+class DistilledSet:
     """What a silo made of its own releases: a set, and the noisy counts behind it, if its method released some."""
 
-    made: SyntheticSet
+    made: LabelledSet
     counts: NDArray[np.float32] | None = None
 
 
-def distil_settings(request: ReleaseRequest) -> DistilSettings:
+def distilled_set_settings(request: ReleaseRequest) -> DistilledSetSettings:
     """What `request`, of kind `DISTILLED_SET`, says; ConfigError when it says something else."""
-    return validate(dict(request.settings), DistilSettings, "settings of a distilled set")
+    return validate(dict(request.settings), DistilledSetSettings, "settings of a distilled set")
 
 
 def method_values(request: ReleaseRequest) -> Mapping[str, Any]:
     """The method's own settings, of a request of any kind."""
-    return distil_settings(request).method if request.kind is Kind.DISTILLED_SET else request.settings
+    return distilled_set_settings(request).method if request.kind is Kind.DISTILLED_SET else request.settings
 
 
-def to_arrays(distilled: Distilled) -> dict[str, NDArray]:
+def to_arrays(distilled: DistilledSet) -> dict[str, NDArray]:
     """As a release's arrays."""
     made = distilled.made
     arrays: dict[str, NDArray] = {"images": made.images, "labels": made.labels}
@@ -80,11 +80,11 @@ def teacher_of(weights: NDArray[np.float32], request: ReleaseRequest) -> Teacher
 
     chosen = method(request.method)
     settings: Any = chosen.settings(method_values(request))
-    summary_for = getattr(chosen.synthesis(), "summary_for", None)
-    portrait = None if summary_for is None else summary_for(settings, request).portrait
-    if portrait is None or weights.shape[1] != portrait.dimensions:
+    statistics_for = getattr(chosen.synthesis(), "statistics_for", None)
+    embedding = None if statistics_for is None else statistics_for(settings, request).embedding
+    if embedding is None or weights.shape[1] != embedding.dimensions:
         raise ValueError("they fit no classifier that was asked for")
-    return Teacher(weights, settings.backbone, request.backbone_sha256.hex(), portrait)
+    return Teacher(weights, settings.backbone, request.backbone_sha256.hex(), embedding)
 
 
 def from_arrays(
@@ -94,7 +94,7 @@ def from_arrays(
     most_per_class: int,
     who: str,
     teacher: Callable[[NDArray[np.float32]], Teacher] | None = None,
-) -> Distilled:
+) -> DistilledSet:
     """What `who` sent; IntegrityError unless it is a set of at most the asked size.
 
     `teacher` makes a classifier of weights that may come along.
@@ -135,4 +135,4 @@ def from_arrays(
             found = teacher(weights)
         except (ConfigError, ValueError) as error:
             raise IntegrityError(f"silo {who} sent a set whose teacher's weights are odd: {one_line(error)}") from None
-    return Distilled(SyntheticSet(images, labels, classes, soft, found), counts)
+    return DistilledSet(LabelledSet(images, labels, classes, soft, found), counts)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from dpdd.common.models.feature_network import FeatureNet
+from dpdd.common.models.feature_network import FeatureNetwork
 
 CONSTANT = 0.3
 """The last coordinate, before scaling: a classifier's offset, and a count of the class."""
@@ -23,7 +23,7 @@ REACH = 1.2
 
 
 @dataclass(frozen=True)
-class Portrait:
+class ImageEmbedding:
     """How an image becomes a vector: so many whitened features, and a picture of `side` x `side` pixels."""
 
     features: int
@@ -45,7 +45,7 @@ class Portrait:
         """What each record adds to the last coordinate of its class, unless it was clipped."""
         return CONSTANT / REACH
 
-    def of(self, network: FeatureNet, images: Tensor, features: Tensor) -> Tensor:
+    def of(self, network: FeatureNetwork, images: Tensor, features: Tensor) -> Tensor:
         """The vectors of images, from the network's features of them; of norm at most 1, and differentiable."""
         parts = []
         if self.features:

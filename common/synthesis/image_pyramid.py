@@ -1,8 +1,8 @@
 """Images as something to optimise: a pyramid of resolutions, so that coarse shapes form first and stay smooth.
 
 >>> import torch
->>> canvas = Canvas(2, (1, 28, 28), torch.Generator().manual_seed(0))
->>> tuple(canvas.images().shape), len(canvas.levels)
+>>> pyramid = ImagePyramid(2, (1, 28, 28), torch.Generator().manual_seed(0))
+>>> tuple(pyramid.images().shape), len(pyramid.levels)
 ((2, 1, 28, 28), 3)
 """
 
@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-GROUND = 0.4
-"""The grey of an empty canvas."""
+BACKGROUND = 0.4
+"""The grey of an empty pyramid."""
 
 
-class Canvas:
+class ImagePyramid:
     """`count` images, each the sum of upsampled levels; the coarsest starts as noise, the others empty."""
 
     def __init__(
@@ -39,15 +39,15 @@ class Canvas:
             self.levels.append(start.to(device).requires_grad_(True))  # drawn on the CPU: the same on every device
 
     @torch.no_grad()
-    def sketch(self, pictures: Tensor) -> None:
+    def start_from(self, pictures: Tensor) -> None:
         """Start from small pictures in [0, 1] instead of noise."""
         size = self.levels[0].shape[2:]
         coarse = functional.interpolate(pictures.clamp(0.0, 1.0), size, mode="bilinear", align_corners=False)
-        self.levels[0].copy_(coarse - GROUND)
+        self.levels[0].copy_(coarse - BACKGROUND)
 
     def images(self) -> Tensor:
         """The images, around [0, 1] but not confined to it."""
-        total = torch.full((), GROUND)
+        total = torch.full((), BACKGROUND)
         for level in self.levels:
             total = total + functional.interpolate(level, self.shape[1:], mode="bilinear", align_corners=False)
         return total
@@ -69,7 +69,7 @@ def outside(images: Tensor) -> Tensor:
     return (images - images.clamp(0.0, 1.0)).square().mean()
 
 
-def jostle(images: Tensor, strength: float, flips: bool, generator: torch.Generator) -> Tensor:
+def random_affine(images: Tensor, strength: float, flips: bool, generator: torch.Generator) -> Tensor:
     """Random flips, shifts and zooms (up to `strength` of the size), differentiable: the match must survive them."""
     count = len(images)
     zoom = 1.0 + strength * (2.0 * torch.rand(count, generator=generator) - 1.0)

@@ -4,10 +4,10 @@ On disk it is `dataset.safetensors` (images, labels; class names in the header),
 contain a classifier, `teacher.safetensors`.
 
 >>> import numpy as np, tempfile, pathlib
->>> made = SyntheticSet(np.zeros((4, 1, 8, 8), np.uint8), np.array([0, 0, 1, 1]), ("cat", "dog"))
+>>> made = LabelledSet(np.zeros((4, 1, 8, 8), np.uint8), np.array([0, 0, 1, 1]), ("cat", "dog"))
 >>> with tempfile.TemporaryDirectory() as folder:
 ...     digest = made.save(pathlib.Path(folder))
-...     SyntheticSet.load(pathlib.Path(folder)).classes
+...     LabelledSet.load(pathlib.Path(folder)).classes
 ('cat', 'dog')
 """
 
@@ -36,7 +36,7 @@ FILE, TEACHER = "dataset.safetensors", "teacher.safetensors"
 
 
 @dataclass(frozen=True, eq=False)
-class SyntheticSet:
+class LabelledSet:
     """Images (uint8; N, C, H, W), integer labels, class names; soft labels (N, classes) and a teacher, if any."""
 
     images: NDArray[np.uint8]
@@ -67,7 +67,7 @@ class SyntheticSet:
         return file_sha256(folder / FILE)
 
     @classmethod
-    def load(cls, folder: Path) -> SyntheticSet:
+    def load(cls, folder: Path) -> LabelledSet:
         """The dataset in `folder`."""
         from dpdd.common.synthesis.teacher import Teacher
 

@@ -1,14 +1,14 @@
 """Where batches of synthetic images are made: in this process, over several, or over GPUs; kept on disk one by one.
 
 A batch is a function of its `Task` and its number alone, so it does not matter who makes it, when, and beside what:
-a run that was killed goes on where it was, and any number of workers makes the same images. With a folder, a workshop
+a run that was killed goes on where it was, and any number of workers makes the same images. With a folder, a runner
 keeps every finished batch in `<folder>/<fingerprint of the task>/batch-0003.safetensors`, and beside them a
 `preview.png` that shows the images as they become.
 
->>> Workshop(device="abacus")
+>>> SynthesisRunner(device="abacus")
 Traceback (most recent call last):
 dpdd.common.errors.ConfigError: there is no device 'abacus'; choose auto, cpu or cuda
->>> Workshop(workers=3).places(batches=2)
+>>> SynthesisRunner(workers=3).places(batches=2)
 ['cpu', 'cpu']
 """
 
@@ -41,9 +41,9 @@ from torch import Tensor
 
 from dpdd.common.errors import ConfigError, DpddError
 from dpdd.common.files.atomic import write_atomically
-from dpdd.common.models.feature_network import FeatureNet, Tap
+from dpdd.common.models.feature_network import FeatureNetwork, LayerHook
 from dpdd.common.progress import Progress, silent
-from dpdd.common.synthesis.image_pyramid import Canvas
+from dpdd.common.synthesis.image_pyramid import ImagePyramid
 
 Pixels = NDArray[np.uint8]
 
@@ -61,15 +61,15 @@ class Task(Protocol):
     def fingerprint(self, device: str) -> str:
         """The same only where every batch is the same."""
 
-    def make(self, number: int, device: torch.device) -> Iterator[Canvas]:
-        """The canvas of a batch, once after each step."""
+    def make(self, number: int, device: torch.device) -> Iterator[ImagePyramid]:
+        """The pyramid of a batch, once after each step."""
 
     def preview(self, batches: Sequence[Pixels]) -> Image.Image:
         """What these batches look like."""
 
 
 @dataclass(frozen=True)
-class Workshop:
+class SynthesisRunner:
     """Where and by how many workers batches are made; on one kind of device it makes no difference to the images.
 
     Without a `folder` nothing is written. `workers` is how many processes, None for one per processor or GPU; one works
@@ -177,11 +177,11 @@ class State:
 
 def _states(task: Task, number: int, device: str) -> Iterator[State]:
     looked = time.monotonic()
-    for step, canvas in enumerate(task.make(number, torch.device(device)), start=1):
+    for step, pyramid in enumerate(task.make(number, torch.device(device)), start=1):
         due = step == task.steps or time.monotonic() - looked > PREVIEW_SECONDS
         if due:
             looked = time.monotonic()
-        yield State(number, step, canvas.pixels() if due else None)
+        yield State(number, step, pyramid.pixels() if due else None)
 
 
 def _made_here(task: Task, numbers: Sequence[int], places: Sequence[str]) -> Generator[State, None, None]:
@@ -280,7 +280,7 @@ def moved(thing: T, device: torch.device) -> T:
     found: Any = thing
     if isinstance(thing, Tensor):
         found = thing.to(device)
-    elif isinstance(thing, FeatureNet):
+    elif isinstance(thing, FeatureNetwork):
         found = copy.deepcopy(thing).to(device)
         if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
             found = MixedPrecision(found, device.type)
@@ -294,16 +294,16 @@ def moved(thing: T, device: torch.device) -> T:
     return cast("T", found)
 
 
-class MixedPrecision(FeatureNet):
-    """A network whose convolutions and products are in bfloat16, with float32 features and taps."""
+class MixedPrecision(FeatureNetwork):
+    """A network whose convolutions and products are in bfloat16, with float32 features and layers_of."""
 
-    def __init__(self, network: FeatureNet, kind: str) -> None:
+    def __init__(self, network: FeatureNetwork, kind: str) -> None:
         super().__init__(len(network.normalisation.mean), network.normalisation)
         self.network, self.kind = network, kind
         self.whitening, self.head = network.whitening, network.head
 
-    def features(self, images: Tensor, tap: Tap | None = None) -> Tensor:
+    def features(self, images: Tensor, hook: LayerHook | None = None) -> Tensor:
         """As the network's own."""
         with torch.autocast(self.kind, dtype=torch.bfloat16):
-            show = None if tap is None else lambda layer: tap(layer.float())
+            show = None if hook is None else lambda layer: hook(layer.float())
             return self.network.features(images, show).float()

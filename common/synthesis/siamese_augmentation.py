@@ -21,7 +21,7 @@ ROTATION, SCALE, SHIFT, LIGHT, CUT = 15.0, 1.2, 0.125, 0.5, 0.25
 
 
 @dataclass(frozen=True)
-class Warp:
+class SiameseAugmentation:
     """One view: an affine map of coordinates, a line from old to new brightness, and a square that is blanked."""
 
     affine: tuple[float, float, float, float, float, float] = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
@@ -30,7 +30,7 @@ class Warp:
     cut: tuple[float, float] | None = None
 
     @classmethod
-    def draw(cls, seed: int, number: int, flips: bool) -> Warp:
+    def draw(cls, seed: int, number: int, flips: bool) -> SiameseAugmentation:
         """View `number` of a run."""
         kind, first, second, mirror = uniforms(seed, f"view {number}", 4).tolist()
         one, two = 2.0 * first - 1.0, 2.0 * second - 1.0
@@ -54,7 +54,11 @@ class Warp:
     @property
     def kind(self) -> tuple[bool, bool, bool]:
         """Which of its three parts change anything."""
-        return self.affine != Warp.affine, (self.contrast, self.brightness) != (1.0, 0.0), self.cut is not None
+        return (
+            self.affine != SiameseAugmentation.affine,
+            (self.contrast, self.brightness) != (1.0, 0.0),
+            self.cut is not None,
+        )
 
     def __call__(self, images: Tensor) -> Tensor:
         """The view of each image."""

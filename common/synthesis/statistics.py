@@ -11,21 +11,21 @@ from numpy.typing import NDArray
 
 from dpdd.common.privacy.events import Event, NonPrivate, parts
 from dpdd.common.privacy.privatise import in_units
-from dpdd.common.wire.quantise import lengthen
+from dpdd.common.wire.quantise import dequantise
 
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
     """Sums over the records of one or more silos; `noise` is the standard deviation in every entry.
 
-    `centre` is what a later stage's request centred on. It is kept and never computed again: a silo that comes late
+    `stage_input` is what a later stage was asked with. It is kept and never computed again: a silo that comes late
     changes the sums of earlier stages, but not what the others were asked.
     """
 
     sums: Mapping[str, NDArray[np.float64]]
     noise: float
     silos: int
-    centre: Mapping[str, NDArray] = field(default_factory=dict)
+    stage_input: Mapping[str, NDArray] = field(default_factory=dict)
 
 
 def noise_in(event: Event) -> float:
@@ -33,10 +33,12 @@ def noise_in(event: Event) -> float:
     return math.fsum(part.sigma**2 for part in parts(event) if not isinstance(part, NonPrivate)) ** 0.5
 
 
-def of_one_silo(arrays: Mapping[str, NDArray], event: Event, centre: Mapping[str, NDArray] | None = None) -> Statistics:
+def of_one_silo(
+    arrays: Mapping[str, NDArray], event: Event, stage_input: Mapping[str, NDArray] | None = None
+) -> Statistics:
     """The statistics in what one silo privatised: grid steps back to units."""
-    sums = {name: in_units(array) for name, array in lengthen(arrays).items()}
-    return Statistics(sums, noise_in(event), 1, centre or {})
+    sums = {name: in_units(array) for name, array in dequantise(arrays).items()}
+    return Statistics(sums, noise_in(event), 1, stage_input or {})
 
 
 def lost_in_noise(counts: NDArray[np.float64], noise: NDArray[np.float64] | float) -> NDArray[np.bool_]:

@@ -1,13 +1,13 @@
-"""A classifier that the releases already contain, at no further privacy cost: linear in the portrait of an image.
+"""A classifier that the releases already contain, at no further privacy cost: linear in the embedding of an image.
 
-The first stage has all that ridge regression needs: class sums S and the second moment Q of the portraits. Later stages
-release, summed over records, the outer product of (probabilities - truth) and portrait: the gradient of the logistic
+The first stage has all that ridge regression needs: class sums S and the second moment Q of embeddings. Later stages
+release, summed over records, the outer product of (probabilities - truth) and embedding: the gradient of the logistic
 loss at the classifier so far. Each gives one Newton step, with Q (shrunk as far as its noise demands) for a Hessian.
 
 Its probabilities are labels for synthetic images, for augmentations and mixtures of them, and for anything else.
 
 >>> import numpy as np
->>> teacher = Teacher(np.eye(2, 3, dtype=np.float32), "scatter28", "", Portrait(features=2, side=0, channels=1))
+>>> teacher = Teacher(np.eye(2, 3, dtype=np.float32), "scatter28", "", ImageEmbedding(features=2, side=0, channels=1))
 >>> teacher.classes
 2
 """
@@ -30,13 +30,13 @@ from safetensors.numpy import save_file
 from torch import Tensor
 
 from dpdd.common.errors import DataError
-from dpdd.common.methods.sps.feature_statistics import CLASS_SUMS, COUNT, RESIDUAL, SECOND_MOMENT, Summary
+from dpdd.common.methods.sps.feature_statistics import CLASS_SUMS, COUNT, RESIDUAL, SECOND_MOMENT, FeatureStatistics
 from dpdd.common.models import backbone as backbones
-from dpdd.common.synthesis.image_embedding import Portrait
+from dpdd.common.synthesis.image_embedding import ImageEmbedding
 from dpdd.common.synthesis.labelled_set import TEACHER
 
 if TYPE_CHECKING:
-    from dpdd.common.models.feature_network import FeatureNet
+    from dpdd.common.models.feature_network import FeatureNetwork
     from dpdd.common.synthesis.statistics import Statistics
 
 SHARPNESS = 10.0
@@ -51,12 +51,12 @@ RESIDUAL_CLIP = 0.6
 
 @dataclass(frozen=True, eq=False)
 class Teacher:
-    """Weights (classes, portrait) and the backbone that they are for."""
+    """Weights (classes, embedding) and the backbone that they are for."""
 
     weights: NDArray[np.float32]
     backbone: str
     backbone_sha256: str
-    portrait: Portrait
+    embedding: ImageEmbedding
 
     @property
     def classes(self) -> int:
@@ -64,15 +64,15 @@ class Teacher:
         return len(self.weights)
 
     @cached_property
-    def _network(self) -> FeatureNet:
+    def _network(self) -> FeatureNetwork:
         with torch.random.fork_rng(devices=[]):  # building a network draws weights: which nobody should notice
             return backbones.load(self.backbone, self.backbone_sha256 or None).network
 
     def logits(self, images: Tensor) -> Tensor:
         """Unnormalised log probabilities for images in [0, 1]; differentiable."""
         network = self._network.to(images.device)
-        portraits = self.portrait.of(network, images, network.features(images))
-        return portraits @ torch.from_numpy(self.weights).to(portraits).T
+        embeddings = self.embedding.of(network, images, network.features(images))
+        return embeddings @ torch.from_numpy(self.weights).to(embeddings).T
 
     def probabilities(self, images: Tensor, batch: int = 500) -> Tensor:
         """Labels for many images."""
@@ -81,8 +81,8 @@ class Teacher:
 
     def save(self, folder: Path) -> None:
         """Write ``teacher.safetensors`` into `folder`."""
-        portrait = [self.portrait.features, self.portrait.side, self.portrait.channels]
-        about = {"backbone": self.backbone, "sha256": self.backbone_sha256, "portrait": portrait}
+        embedding = [self.embedding.features, self.embedding.side, self.embedding.channels]
+        about = {"backbone": self.backbone, "sha256": self.backbone_sha256, "§embedding§": embedding}
         weights = {"weights": np.ascontiguousarray(self.weights)}
         save_file(weights, folder / TEACHER, metadata={"dpdd": json.dumps(about, sort_keys=True)})
 
@@ -95,12 +95,12 @@ class Teacher:
         try:
             with safe_open(path, framework="numpy") as file:
                 about = json.loads(file.metadata()["dpdd"])
-                weights, portrait = file.get_tensor("weights"), Portrait(*about["portrait"])
-                if weights.dtype != np.float32 or weights.shape != (len(weights), portrait.dimensions):
+                weights, embedding = file.get_tensor("weights"), ImageEmbedding(*about["§embedding§"])
+                if weights.dtype != np.float32 or weights.shape != (len(weights), embedding.dimensions):
                     raise ValueError(f"its weights are {weights.dtype} of shape {weights.shape}")
                 if not np.isfinite(weights).all():
                     raise ValueError("its weights are not finite")
-                return cls(weights, about["backbone"], about["sha256"], portrait)
+                return cls(weights, about["backbone"], about["sha256"], embedding)
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
             raise DataError(f"{path}: this is not a teacher of a dpdd dataset ({error})") from None
 
@@ -118,14 +118,14 @@ def united(teachers: Sequence[Teacher], counts: NDArray[np.float64]) -> Teacher:
     voices = np.where(total > 0.0, counts / np.where(total > 0.0, total, 1.0), 1.0 / len(teachers))
     with np.errstate(divide="ignore", invalid="ignore"):
         change = np.log(total / total.sum()) - np.log(counts / counts.sum(1, keepdims=True))
-    weights[:, :, -1] += np.where(has, change, 0.0) / teachers[0].portrait.constant
+    weights[:, :, -1] += np.where(has, change, 0.0) / teachers[0].embedding.constant
     joined = np.einsum("sc,scd->cd", voices, weights)
     return replace(teachers[0], weights=joined.astype(np.float32))
 
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """What the first stage says of the portraits: noisy class means, counts, and the second moment over everybody.
+    """What the first stage says of the embeddings: noisy class means, counts, and the second moment over everybody.
 
     `noise` is the standard deviation in an entry of the (symmetric) second moment, and `mean_noise` in an entry of each
     class mean; `known` says which classes stand out of the noise.
@@ -156,17 +156,17 @@ class Moments:
         return 2.0 * self.noise * math.sqrt(len(self.second))
 
 
-def moments_of(statistics: Statistics, table: Summary) -> Moments:
-    """The portrait's moments, from the first stage."""
-    assert table.portrait is not None
-    counts = torch.from_numpy(statistics.sums[COUNT][:, 0] / table.weights[COUNT])
-    known, counts = counts > 2.0 * statistics.noise / table.weights[COUNT], counts.clamp_min(1.0)
-    sums = torch.from_numpy(statistics.sums[CLASS_SUMS] / table.weights[CLASS_SUMS])
-    size = table.portrait.dimensions
-    second = torch.from_numpy(statistics.sums[SECOND_MOMENT] / table.weights[SECOND_MOMENT]).view(size, size)
+def moments_of(statistics: Statistics, spec: FeatureStatistics) -> Moments:
+    """The embedding's moments, from the first stage."""
+    assert spec.embedding is not None
+    counts = torch.from_numpy(statistics.sums[COUNT][:, 0] / spec.weights[COUNT])
+    known, counts = counts > 2.0 * statistics.noise / spec.weights[COUNT], counts.clamp_min(1.0)
+    sums = torch.from_numpy(statistics.sums[CLASS_SUMS] / spec.weights[CLASS_SUMS])
+    size = spec.embedding.dimensions
+    second = torch.from_numpy(statistics.sums[SECOND_MOMENT] / spec.weights[SECOND_MOMENT]).view(size, size)
     total = float(counts.sum())
-    noise = statistics.noise / table.weights[SECOND_MOMENT] / total / math.sqrt(2.0)
-    mean_noise = statistics.noise / table.weights[CLASS_SUMS] / counts
+    noise = statistics.noise / spec.weights[SECOND_MOMENT] / total / math.sqrt(2.0)
+    mean_noise = statistics.noise / spec.weights[CLASS_SUMS] / counts
     return Moments(sums / counts[:, None], counts, (second + second.T) / (2.0 * total), noise, mean_noise, known)
 
 
@@ -197,46 +197,52 @@ def ridge(moments: Moments) -> tuple[Tensor, Tensor]:
     return SHARPNESS * (joint - joint.mean(0)) @ inverse, inverse
 
 
-def learn(statistics: Sequence[Statistics], tables: Sequence[Summary], settle: int = 1) -> NDArray[np.float32]:
-    """The weights, from all stages so far: the mean of what the last `settle` Newton steps led to.
+def learn(
+    statistics: Sequence[Statistics], specs: Sequence[FeatureStatistics], average_last_stages: int = 1
+) -> NDArray[np.float32]:
+    """The weights, from all stages so far: the mean of what the last `average_last_stages` Newton steps led to.
 
     Every step forgets part of the noise before it and brings its own, and may go too far where classes are hard to tell
     apart; their mean has less of both. Where they are easy, the last one alone is best.
     """
-    weights, inverse = ridge(moments_of(statistics[0], tables[0]))
+    weights, inverse = ridge(moments_of(statistics[0], specs[0]))
     found = [weights]
-    for stage, table in zip(statistics[1:], tables[1:], strict=True):
-        total = float(np.maximum(stage.sums[COUNT] / table.weights[COUNT], 1.0).sum())
-        gradient = torch.from_numpy(stage.sums[RESIDUAL] / table.weights[RESIDUAL]).view(weights.shape)
-        start = torch.from_numpy(np.asarray(stage.centre["teacher"], dtype=np.float64))
+    for stage, spec in zip(statistics[1:], specs[1:], strict=True):
+        total = float(np.maximum(stage.sums[COUNT] / spec.weights[COUNT], 1.0).sum())
+        gradient = torch.from_numpy(stage.sums[RESIDUAL] / spec.weights[RESIDUAL]).view(weights.shape)
+        start = torch.from_numpy(np.asarray(stage.stage_input["teacher"], dtype=np.float64))
         found.append(start - (RESIDUAL_CLIP / CURVATURE / total) * gradient @ inverse)
-    last = found[1:][-settle:] or found
+    last = found[1:][-average_last_stages:] or found
     return torch.stack(last).mean(0).float().numpy()
 
 
-def residuals(portraits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+def residuals(embeddings: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
     """(probabilities - truth) of records, clipped to `RESIDUAL_CLIP`, in units of it.
 
     Logits are added up record by record: a matrix product rounds differently at the edges of its tiles, and a large
     enough classifier would turn that into answers that depend on a record's place in its batch.
     """
-    wrong = torch.softmax(torch.stack([(portraits * row).sum(1) for row in weights], 1), 1)
+    wrong = torch.softmax(torch.stack([(embeddings * row).sum(1) for row in weights], 1), 1)
     wrong[torch.arange(len(labels)), labels] -= 1.0
     return wrong / wrong.norm(dim=1, keepdim=True).clamp_min(RESIDUAL_CLIP)
 
 
-def lessons(images: Tensor, count: int, jostling: float, flips: bool, generator: torch.Generator) -> Tensor:
+def lessons(
+    images: Tensor, count: int, augmentation_strength: float, flips: bool, generator: torch.Generator
+) -> Tensor:
     """`count` pictures to learn from: jostled images, blends of two, and collages of two, at random contrast.
 
     With `flips` half of what goes into them is mirrored.
     """
-    from dpdd.common.synthesis.image_pyramid import jostle
+    from dpdd.common.synthesis.image_pyramid import random_affine
 
     height, width = images.shape[2:]
     made = []
     for number in range(math.ceil(count / 100)):
         one, other = (
-            jostle(images[torch.randint(len(images), (100,), generator=generator)], jostling, flips, generator)
+            random_affine(
+                images[torch.randint(len(images), (100,), generator=generator)], augmentation_strength, flips, generator
+            )
             for _ in range(2)
         )
         if number % 3 == 1:

@@ -4,10 +4,10 @@ An array becomes whole multiples, in 16 bits, of a step that is sent beside it. 
 largest entry fits, so the rounding is far below the noise. All this happens after the noise: it is post-processing.
 
 >>> import numpy as np
->>> short = shorten({"sums": np.array([[1_000_000, -3, 40_000]])}, "sums")
+>>> short = quantise({"sums": np.array([[1_000_000, -3, 40_000]])}, "sums")
 >>> {name: array.tolist() for name, array in short.items()}
 {'sums': [[32258, 0, 1290]], 'sums-step': [[31]]}
->>> lengthen(short)["sums"].tolist()
+>>> dequantise(short)["sums"].tolist()
 [[999998, 0, 39990]]
 """
 
@@ -22,7 +22,7 @@ _LARGEST = 2**15 - 1
 _STEP = "-step"
 
 
-def shorten(arrays: Mapping[str, NDArray], name: str) -> dict[str, NDArray]:
+def quantise(arrays: Mapping[str, NDArray], name: str) -> dict[str, NDArray]:
     """`arrays` with the one called `name` in 16 bits, and its step."""
     long = arrays[name]
     step = max(1, -(-int(np.abs(long).max(initial=0)) // _LARGEST))
@@ -30,7 +30,7 @@ def shorten(arrays: Mapping[str, NDArray], name: str) -> dict[str, NDArray]:
     return {**arrays, name: short, name + _STEP: np.array([[step]], dtype=np.int64)}
 
 
-def lengthen(arrays: Mapping[str, NDArray]) -> dict[str, NDArray]:
+def dequantise(arrays: Mapping[str, NDArray]) -> dict[str, NDArray]:
     """The inverse, up to rounding: every array in 16 bits that has a step beside it becomes 64 bits wide again.
 
     Whoever made the arrays may have sent anything: what does not fit together is left as it is, for others to refuse.

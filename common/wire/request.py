@@ -66,7 +66,7 @@ class ReleaseRequest:
     kind: Kind = Kind.STATISTICS
     stage: int = 0
     backbone_sha256: bytes = b""
-    centre: Mapping[str, NDArray] = field(default_factory=dict, compare=False)
+    stage_input: Mapping[str, NDArray] = field(default_factory=dict, compare=False)
 
     def encode(self) -> bytes:
         """The one canonical encoding."""
@@ -79,7 +79,7 @@ class ReleaseRequest:
 
     def first_stage(self) -> ReleaseRequest:
         """The request for stage 0 of the same thing; what a silo reserves for that one covers every stage."""
-        return replace(self, stage=0, centre={})
+        return replace(self, stage=0, stage_input={})
 
     @cached_property
     def _bytes(self) -> bytes:
@@ -95,7 +95,7 @@ class ReleaseRequest:
             classes=self.classes,
             shape=self.shape,
             backbone_sha256=self.backbone_sha256,
-            centre=[to_wire(name, np.asarray(array)) for name, array in sorted(self.centre.items())],
+            centre=[to_wire(name, np.asarray(array)) for name, array in sorted(self.stage_input.items())],
         )
         return message.SerializeToString(deterministic=True)
 
@@ -121,7 +121,7 @@ def decode_request(data: bytes) -> ReleaseRequest:
         classes=check_classes(message.classes),
         shape=check_shape(message.shape),
         backbone_sha256=message.backbone_sha256,
-        centre=from_wire(message.centre),
+        stage_input=from_wire(message.centre),
     )
 
 

@@ -20,7 +20,7 @@ from dpdd.common.errors import DataError, DpddError
 from dpdd.common.files.untrusted import shown
 from dpdd.common.models import backbone
 from dpdd.common.models.backbone import Provenance
-from dpdd.common.models.feature_network import FeatureNet
+from dpdd.common.models.feature_network import FeatureNetwork
 from dpdd.common.models.scattering import ScatteringArchitecture, ScatteringNet
 
 SHELF = Path(backbone.__file__).parent / "weights"
@@ -56,7 +56,7 @@ def check(name: str, folder: Path) -> None:
         raise DataError(f"{shown(folder / name)}: it is not what dead leaves give; build it again")
 
 
-def _alike(one: FeatureNet, other: FeatureNet) -> bool:
+def _alike(one: FeatureNetwork, other: FeatureNetwork) -> bool:
     """Whether two networks are the same but for rounding.
 
     Eigenbases are defined up to signs, and turns among equal eigenvalues, and lie in the file in half precision: what

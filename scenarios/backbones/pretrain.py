@@ -24,7 +24,7 @@ from dpdd.common.errors import ConfigError
 from dpdd.common.models import backbone, checkpoint
 from dpdd.common.models.backbone import Architecture, Backbone, Provenance
 from dpdd.common.models.convnet import ConvNetArchitecture
-from dpdd.common.models.feature_network import FeatureNet, Normalisation
+from dpdd.common.models.feature_network import FeatureNetwork, Normalisation
 from dpdd.common.models.probe import accuracy, extract, linear_probe
 from dpdd.common.models.training import Training, TrainingSettings
 from dpdd.common.models.wrn import WideResNetArchitecture
@@ -194,7 +194,7 @@ def to_gray(images: Tensor, size: int) -> Tensor:
     return torch.cat(small).round().clamp(0, 255).to(torch.uint8)
 
 
-def probe(network: FeatureNet, name: str) -> str:
+def probe(network: FeatureNetwork, name: str) -> str:
     """Give a sentence on the accuracy of a linear probe on a dataset with a test part."""
     train, test = benchmarks.load(name, "train"), benchmarks.load(name, "test")
     images, labels = torch.tensor(train.images), torch.tensor(train.labels)
@@ -306,7 +306,7 @@ def _run_epoch(training: Training, validation: tuple[Tensor, Tensor], say: _Jour
 
 
 def _save(
-    settings: PretrainSettings, history: str, target: Path, network: FeatureNet, validation: tuple[Tensor, Tensor]
+    settings: PretrainSettings, history: str, target: Path, network: FeatureNetwork, validation: tuple[Tensor, Tensor]
 ) -> Backbone:
     """Save twice: the accuracy on the card is that of the weights as stored, after rounding.
 
@@ -321,7 +321,7 @@ def _save(
     return save(round(accuracy(save(0.0).network, *validation), 4))
 
 
-def _started(settings: PretrainSettings, name: str, network: FeatureNet) -> Backbone:
+def _started(settings: PretrainSettings, name: str, network: FeatureNetwork) -> Backbone:
     """Load the backbone to begin with; it must have seen nothing but this data, and be of this shape."""
     found = backbone.load(name)
     if found.card.provenance.public_data != settings.data:

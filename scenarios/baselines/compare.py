@@ -48,7 +48,7 @@ from dpdd.common.cli import Commands, print_json, table
 from dpdd.common.errors import ConfigError
 from dpdd.common.privacy import discrete_gaussian
 from dpdd.common.privacy.accounting import LARGEST_EPSILON, Guarantee, calibrate, guarantee
-from dpdd.common.privacy.clipping import GRID
+from dpdd.common.privacy.clipping import FIXED_POINT_ONE
 from dpdd.common.privacy.events import Event, Gaussian, NonPrivate, describe
 from dpdd.common.progress import Progress, silent
 
@@ -260,7 +260,7 @@ def _finetune(
 
     draws = settings.head.steps * rows.shape[1] * task.classes + 1
     distance = _distance(noise.head * private_linear.PRODUCT, draws)
-    distance += _distance(noise.network * GRID, steps * sum(each.numel() for each in fresh.trained()))
+    distance += _distance(noise.network * FIXED_POINT_ONE, steps * sum(each.numel() for each in fresh.trained()))
     return Plan(noise.event(settings), distance, score)
 
 

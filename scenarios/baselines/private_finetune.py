@@ -5,8 +5,8 @@ steps take most of the budget. Then DP-SGD over head and network with the rest. 
 for other ways: while the head is noise, so are the gradients behind it.)
 
 Neighbours: one labelled record added or removed. A record's gradient (averaged over its augmentations) is clipped over
-all weights together and put on the integer grid of `GRID` steps per unit, rounding towards zero: L2 sensitivity `GRID`.
-Batches are Poisson-sampled, an empty one included; sums are divided by the expected size of a batch. The noise is our
+all weights together and put on the integer grid of `FIXED_POINT_ONE` steps per unit, rounding towards zero: so many
+steps are its L2 sensitivity. Batches are Poisson-sampled, an empty one included; sums are divided by the expected size of a batch. The noise is our
 discrete Gaussian, and the event, a `PoissonGaussian`, goes to our accountant, not to Opacus'.
 
 BatchNorm mixes records, so `Tunable` has its public statistics, scale and shift in a `FixedNorm`, and learns a gain and
@@ -36,11 +36,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dpdd.common.config import Settings
-from dpdd.common.models.feature_network import FeatureNet, Tap, TappedNorm
+from dpdd.common.models.feature_network import FeatureNetwork, LayerHook, TappedNorm
 from dpdd.common.models.training import augment
 from dpdd.common.privacy import discrete_gaussian
 from dpdd.common.privacy.accounting import calibrate
-from dpdd.common.privacy.clipping import GRID
+from dpdd.common.privacy.clipping import FIXED_POINT_ONE
 from dpdd.common.privacy.entropy import Entropy
 from dpdd.common.privacy.events import Event, PoissonGaussian, compose
 from dpdd.common.privacy.sampling import poisson_sample
@@ -48,7 +48,9 @@ from dpdd.common.progress import Progress, silent
 from dpdd.scenarios.baselines.private_linear import BIAS, LogisticSettings
 
 _MARGIN = 1.0 - 1e-5  # more than float32 can lose in a sum of 256 squares, whatever the order, and in a product
-_EXACTLY = (1 << 24) // GRID  # so many whole numbers of at most `GRID` float32 adds without rounding
+_EXACTLY = (
+    1 << 24
+) // FIXED_POINT_ONE  # so many whole numbers of at most `FIXED_POINT_ONE` float32 adds without rounding
 
 
 class FineTuneSettings(Settings):
@@ -130,9 +132,9 @@ class FixedNorm(nn.Module):
         self.register_buffer("shift", (norm.bias - norm.running_mean * scale).detach().view(1, -1, 1, 1).clone())
         self.affine = Affine(len(scale))
 
-    def forward(self, x: Tensor, tap: Tap | None = None) -> Tensor:
-        """Scale and shift; there is nothing to tap while training."""
-        assert tap is None
+    def forward(self, x: Tensor, hook: LayerHook | None = None) -> Tensor:
+        """Scale and shift; there is nothing to hook while training."""
+        assert hook is None
         moved: Tensor = self.affine(torch.addcmul(self.shift, x, self.scale))
         return moved
 
@@ -140,9 +142,9 @@ class FixedNorm(nn.Module):
 class Tunable(nn.Module):
     """A public network without BatchNorm, and a linear classifier of its whitened features."""
 
-    def __init__(self, backbone: FeatureNet, head: NDArray[np.float64], weights: Literal["all", "norms"]) -> None:
+    def __init__(self, backbone: FeatureNetwork, head: NDArray[np.float64], weights: Literal["all", "norms"]) -> None:
         super().__init__()
-        self.network: FeatureNet = copy.deepcopy(backbone).to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+        self.network: FeatureNetwork = copy.deepcopy(backbone).to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
         _replace(self.network)
         self.network.requires_grad_(False)
         for module in self.network.modules():
@@ -179,13 +181,13 @@ class PrivateSteps:
         self._sampled = GradSampleModule(network, loss_reduction="sum")
 
     def gradient(self, images: Tensor, labels: Tensor, generator: torch.Generator) -> list[Tensor]:
-        """The sum of clipped gradients over uint8 images, in whole steps of clip / `GRID`, as float64."""
+        """The sum of clipped gradients over uint8 images, in whole steps of clip / `FIXED_POINT_ONE`, as float64."""
         total = [torch.zeros(p.shape, dtype=torch.float64) for p in self.network.trained()]
         for start in range(0, len(images), self.settings.at_once):
             part = slice(start, start + self.settings.at_once)
             each = self._per_example(images[part], labels[part], generator)
             norms = torch.stack([_squares(g.flatten(1)) for g in each]).sum(dim=0).sqrt() / self.settings.clip
-            factor = (GRID * _MARGIN / self.settings.clip / norms.clamp_min(1.0)).float()
+            factor = (FIXED_POINT_ONE * _MARGIN / self.settings.clip / norms.clamp_min(1.0)).float()
             if not bool(torch.isfinite(norms).all()):  # a record without a usable gradient counts for nothing
                 each = [torch.where(torch.isfinite(norms).view(-1, *[1] * (g.ndim - 1)), g, 0.0) for g in each]
                 factor = torch.nan_to_num(factor)
@@ -247,7 +249,7 @@ def train(
     progress: Progress = silent,
 ) -> int:
     """Train `network` in place, which releases the second part of `noise`; give the steps done."""
-    scale = discrete_gaussian.scale_for(noise.network * GRID)
+    scale = discrete_gaussian.scale_for(noise.network * FIXED_POINT_ONE)
     generator = torch.Generator().manual_seed(int.from_bytes(entropy.take(7), "little"))
     private = PrivateSteps(network, settings)
     *body, head = network.trained()
@@ -260,7 +262,7 @@ def train(
         sums = private.gradient(torch.from_numpy(images[pick]), torch.from_numpy(labels[pick]), generator)
         for parameter, total in zip(network.trained(), sums, strict=True):
             drawn = torch.from_numpy(discrete_gaussian.sample(scale, total.numel(), entropy)).view(total.shape)
-            parameter.grad = ((total + drawn) * (settings.clip / GRID / settings.batch)).to(parameter.dtype)
+            parameter.grad = ((total + drawn) * (settings.clip / FIXED_POINT_ONE / settings.batch)).to(parameter.dtype)
         for group in optimiser.param_groups:
             group["lr"] = rates[group["name"]] * 0.5 * (1.0 + math.cos(math.pi * step / noise.steps))
         optimiser.step()

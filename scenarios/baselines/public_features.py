@@ -16,7 +16,7 @@ from dpdd.common.progress import Progress, silent
 
 if TYPE_CHECKING:
     from dpdd.common.models.backbone import Backbone
-    from dpdd.common.models.feature_network import FeatureNet
+    from dpdd.common.models.feature_network import FeatureNetwork
 
 MOST = 512
 """Of a backbone with more features, such as a scattering transform, the strongest directions count."""
@@ -25,7 +25,7 @@ _CHUNK = 2000
 
 
 def extracted(
-    network: FeatureNet, images: NDArray[np.uint8], what: str, progress: Progress = silent
+    network: FeatureNetwork, images: NDArray[np.uint8], what: str, progress: Progress = silent
 ) -> NDArray[np.floating]:
     """The whitened features of uint8 images; `what` is what progress says."""
     import torch

@@ -29,7 +29,7 @@ from dpdd.common.models.random_net import RandomNet
 from dpdd.common.privacy.entropy import SeededEntropy
 from dpdd.common.privacy.sampling import poisson_sample
 from dpdd.common.progress import silent
-from dpdd.common.synthesis.siamese_augmentation import Warp
+from dpdd.common.synthesis.siamese_augmentation import SiameseAugmentation
 from dpdd.common.synthesis.statistics import Statistics, of_one_silo
 from dpdd.common.wire.request import ReleaseRequest
 
@@ -158,14 +158,14 @@ class Bench:
         """All draws, class by class (draws × classes, length)."""
         entropy, auxiliary, sums = SeededEntropy(SEED), self._auxiliary(), []
         for number in range(self.method.draws):
-            sample, warp = self._sample(entropy), self._warp(number)
+            sample, augmentation = self._sample(entropy), self._warp(number)
             lens = None
             for label in self.classes:
                 if lens is None or network_per_class:
                     lens = self._lens(number % self._networks, auxiliary)
                 own = sample[self.records.labels[sample] == label]
                 images = torch.from_numpy(as_float(self.records.features[own]))
-                sums.append(lens(warp(images)).sum(dim=0))
+                sums.append(lens(augmentation(images)).sum(dim=0))
         return torch.stack(sums)
 
     def plain_optimisation(self, lenses: Mapping[int, PlainLens], wanted: Tensor, order: Sequence[int]) -> None:
@@ -234,8 +234,10 @@ class Bench:
         assert isinstance(method.dimensions, int)
         return PlainLens(network, subspace.fit(values, method.dimensions, SEED), 1.0)
 
-    def _warp(self, number: int) -> Warp:
-        return Warp.draw(SEED, number, self.method.flips) if self.method.augment else Warp()
+    def _warp(self, number: int) -> SiameseAugmentation:
+        return (
+            SiameseAugmentation.draw(SEED, number, self.method.flips) if self.method.augment else SiameseAugmentation()
+        )
 
     def _sample(self, entropy: SeededEntropy) -> NDArray[np.int64]:
         return poisson_sample(len(self.records), self.method.rate, entropy)

@@ -24,7 +24,9 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("--backbone", default="scatter28", help="default: %(default)s")
     parser.add_argument("--records", type=int, default=4000, metavar="N", help="default: %(default)s")
     parser.add_argument("--repeats", type=int, default=5, metavar="N", help="default: %(default)s")
-    parser.add_argument("--features", type=int, default=512, metavar="N", help="of the portrait (default: %(default)s)")
+    parser.add_argument(
+        "--features", type=int, default=512, metavar="N", help="of the embedding (default: %(default)s)"
+    )
     parser.add_argument("--layers", type=int, default=0, metavar="N", help="rows for so many last layers as well")
 
 
@@ -38,7 +40,7 @@ def _bench(options: argparse.Namespace) -> None:
     from dpdd.common.methods.sps.synthesis import MethodSettings
     from dpdd.common.models.backbone import load
     from dpdd.common.privacy import discrete_gaussian
-    from dpdd.common.privacy.clipping import GRID
+    from dpdd.common.privacy.clipping import FIXED_POINT_ONE
     from dpdd.common.privacy.entropy import SeededEntropy
     from dpdd.common.wire.request import ReleaseRequest
 
@@ -80,7 +82,7 @@ def _bench(options: argparse.Namespace) -> None:
     numbers = mechanism.plan(first, settings).coordinates
 
     def noise() -> None:
-        discrete_gaussian.sample(discrete_gaussian.scale_for(SIGMA * GRID), numbers, SeededEntropy(0))
+        discrete_gaussian.sample(discrete_gaussian.scale_for(SIGMA * FIXED_POINT_ONE), numbers, SeededEntropy(0))
 
     for work in (forward, silo, noise):
         work()

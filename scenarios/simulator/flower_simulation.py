@@ -25,7 +25,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from dpdd.common.errors import ConfigError, DpddError
 from dpdd.common.progress import Console
-from dpdd.common.synthesis.runner import Workshop
+from dpdd.common.synthesis.runner import SynthesisRunner
 from dpdd.scenarios.simulator.simulate import run_config, set_up
 from dpdd.server.app import make_app
 from dpdd.server.run.roster import Roster
@@ -41,7 +41,7 @@ def run(
     console: Console,
     *,
     noise_seed: int | None = None,
-    workshop: Workshop | None = None,
+    runner: SynthesisRunner | None = None,
 ) -> dict[str, Any]:
     """Set up the silos (once), and run the apps on Ray; what `metrics.json` holds."""
     if find_spec("ray") is None:
@@ -60,7 +60,7 @@ def run(
     local: dict[str, Any] = {} if "RAY_ADDRESS" in os.environ else {"_node_ip_address": "127.0.0.1"}
     logging.getLogger("flwr").setLevel(logging.ERROR)
     run_simulation(
-        server_app=_server_app(console, run_config(name, folder, workshop or Workshop()), len(silos)),
+        server_app=_server_app(console, run_config(name, folder, runner or SynthesisRunner()), len(silos)),
         client_app=_client_app([str(silo.folder.resolve()) for silo in silos]),
         num_supernodes=len(silos),
         backend_config={"init_args": local, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}},

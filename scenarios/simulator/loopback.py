@@ -20,7 +20,7 @@ from typing import Any
 from dpdd.client.transport.join import join
 from dpdd.common.errors import DpddError
 from dpdd.common.progress import Console
-from dpdd.common.synthesis.runner import Workshop
+from dpdd.common.synthesis.runner import SynthesisRunner
 from dpdd.scenarios.simulator.simulate import set_up
 from dpdd.server.run.roster import Roster
 from dpdd.server.run.scenario import Scenario
@@ -39,13 +39,13 @@ def run(
     *,
     noise_seed: int | None = None,
     deadline_minutes: float | None = None,
-    workshop: Workshop | None = None,
+    runner: SynthesisRunner | None = None,
 ) -> dict[str, Any]:
     """Set up the silos (once), then run `dpdd-server` and a `dpdd-client` per silo; what `metrics.json` holds.
 
     Whatever happens, also Ctrl-C, every process that was started here is stopped before this returns.
     """
-    workshop = workshop or Workshop()
+    runner = runner or SynthesisRunner()
     silos = set_up(scenario, folder, console, noise_seed)
     Roster({silo.settings.name: silo.public_key for silo in silos}).save(folder / "silos.json")
     coordinator = Coordinator.initialise(folder / "coordinator")
@@ -68,8 +68,8 @@ def run(
         command = ["dpdd.server.cli", "run", name, "--coordinator", str(folder / "coordinator"), "--out", str(folder)]
         command += ["--port", "0", "--join-port", "0"]
         command += [] if deadline_minutes is None else ["--deadline-minutes", str(deadline_minutes)]
-        command += ["--device", workshop.device]
-        command += [] if workshop.workers is None else ["--workers", str(workshop.workers)]
+        command += ["--device", runner.device]
+        command += [] if runner.workers is None else ["--workers", str(runner.workers)]
         server = processes.start("server", command)
         where = _where(serving, server)
         for silo in silos:

@@ -18,7 +18,7 @@ from dpdd.common.data.benchmarks import LabelledImages
 from dpdd.common.errors import ConfigError
 from dpdd.common.files import idx
 from dpdd.common.progress import Console
-from dpdd.common.synthesis.runner import Workshop
+from dpdd.common.synthesis.runner import SynthesisRunner
 from dpdd.scenarios.simulator.partition import partition
 from dpdd.server.run.roster import Roster
 from dpdd.server.run.scenario import Scenario, task_silo
@@ -36,27 +36,27 @@ def run(
     noise_seed: int | None = None,
     engine: Engine = "in-process",
     workers: int = 1,
-    workshop: Workshop | None = None,
+    runner: SynthesisRunner | None = None,
 ) -> dict[str, Any]:
     """Set up the silos (once), run the real ClientApp and ServerApp on an `engine`; what `metrics.json` holds.
 
-    In process, so many `workers` play silos at once; the `workshop` is the coordinator's.
+    In process, so many `workers` play silos at once; the `runner` is the coordinator's.
     A continual scenario runs once more in `joint/`, with all classes at once and silos of its own: the ceiling. That is
     always in process.
     """
-    workshop = workshop or Workshop()
+    runner = runner or SynthesisRunner()
     if engine == "exchange":
         from dpdd.scenarios.simulator import loopback
 
-        metrics = loopback.run(name, scenario, folder, console, noise_seed=noise_seed, workshop=workshop)
+        metrics = loopback.run(name, scenario, folder, console, noise_seed=noise_seed, runner=runner)
     elif engine == "ray":
         from dpdd.scenarios.simulator import flower_simulation
 
-        metrics = flower_simulation.run(name, scenario, folder, console, noise_seed=noise_seed, workshop=workshop)
+        metrics = flower_simulation.run(name, scenario, folder, console, noise_seed=noise_seed, runner=runner)
     else:
-        metrics = _in_process(name, scenario, folder, console, noise_seed, workers, workshop)
+        metrics = _in_process(name, scenario, folder, console, noise_seed, workers, runner)
     if scenario.continual and scenario.continual.joint:
-        metrics["continual"]["joint"] = _joint(scenario, folder / "joint", console, noise_seed, workers, workshop)
+        metrics["continual"]["joint"] = _joint(scenario, folder / "joint", console, noise_seed, workers, runner)
         (folder / "metrics.json").write_text(json.dumps(metrics, indent=2, ensure_ascii=False) + "\n")
     return metrics
 
@@ -68,7 +68,7 @@ def _in_process(
     console: Console,
     noise_seed: int | None,
     workers: int,
-    workshop: Workshop,
+    runner: SynthesisRunner,
 ) -> dict[str, Any]:
     from dpdd.client.app import make_app as client_app
     from dpdd.server.app import make_app as server_app
@@ -86,20 +86,20 @@ def _in_process(
         node_id=0,
         node_config={},
         state=RecordDict(),
-        run_config=run_config(name, folder, workshop),
+        run_config=run_config(name, folder, runner),
     )
     server_app(console)(grid, context)
     metrics: dict[str, Any] = json.loads((folder / "metrics.json").read_text())
     return metrics
 
 
-def run_config(name: str, folder: Path, workshop: Workshop) -> dict[str, Any]:
+def run_config(name: str, folder: Path, runner: SynthesisRunner) -> dict[str, Any]:
     """What the ServerApp is told."""
-    return {"scenario": name, "folder": str(folder), "device": workshop.device, "workers": workshop.workers or 0}
+    return {"scenario": name, "folder": str(folder), "device": runner.device, "workers": runner.workers or 0}
 
 
 def _joint(
-    scenario: Scenario, folder: Path, console: Console, noise_seed: int | None, workers: int, workshop: Workshop
+    scenario: Scenario, folder: Path, console: Console, noise_seed: int | None, workers: int, runner: SynthesisRunner
 ) -> dict[str, Any]:
     """What everybody learns from one run over all classes at once.
 
@@ -115,7 +115,7 @@ def _joint(
     silos = set_up(at_once, folder, console, noise_seed)
     roster = Roster({silo.settings.name: silo.public_key for silo in silos})
     grid = InProcessGrid.of(client_app(lambda who: _prefixed(console, who)), [s.folder for s in silos], workers)
-    accuracy: dict[str, Any] = Run(at_once, folder, roster, console, workshop).execute(grid)["accuracy"]
+    accuracy: dict[str, Any] = Run(at_once, folder, roster, console, runner).execute(grid)["accuracy"]
     return accuracy
 
 

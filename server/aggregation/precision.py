@@ -37,10 +37,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdd.common.errors import ConfigError, IntegrityError
-from dpdd.common.privacy.clipping import GRID, Layout, Segment
+from dpdd.common.privacy.clipping import FIXED_POINT_ONE, Layout, Segment
 from dpdd.common.privacy.privatise import in_units
 from dpdd.common.synthesis.statistics import Statistics, lost_in_noise, noise_in
-from dpdd.common.wire.quantise import lengthen
+from dpdd.common.wire.quantise import dequantise
 from dpdd.common.wire.release import Release
 
 Floats = NDArray[np.float64]
@@ -130,7 +130,7 @@ def precision_weights(counts: Floats, sigma: Floats, count_noise: Floats, sampli
 def check_layout(release: Release, layout: Layout) -> None:
     """IntegrityError unless the release has exactly the arrays that were asked for."""
     expected = {segment.name: (segment.rows, segment.width) for segment in layout.segments}
-    arrays = lengthen(release.arrays)
+    arrays = dequantise(release.arrays)
     found = {name: array.shape for name, array in arrays.items()}
     types = {name: str(array.dtype) for name, array in arrays.items()}
     if found != expected or set(types.values()) != {"int64"}:
@@ -154,12 +154,12 @@ def _check(releases: Sequence[Release], layout: Layout) -> None:
 
 def _arrays(release: Release, layout: Layout, count_weight: float | None) -> Mapping[str, NDArray]:
     """The released arrays, with the exact counts where the silo's operator declared them public."""
-    arrays = lengthen(release.arrays)
+    arrays = dequantise(release.arrays)
     if not release.public_counts or count_weight is None or "count" not in arrays:
         return arrays
     if len(release.public_counts) != layout.classes:
         raise IntegrityError(f"silo {release.silo} declares {len(release.public_counts)} counts, not {layout.classes}")
-    exact = np.rint(np.asarray(release.public_counts, dtype=np.float64)[:, None] * count_weight * GRID)
+    exact = np.rint(np.asarray(release.public_counts, dtype=np.float64)[:, None] * count_weight * FIXED_POINT_ONE)
     return {**arrays, "count": exact.astype(np.int64)}
 
 

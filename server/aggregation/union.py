@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdd.common.errors import DpddError, IntegrityError
-from dpdd.common.synthesis.distilled_set import Distilled, distil_settings, from_arrays, teacher_of
-from dpdd.common.synthesis.labelled_set import SyntheticSet
+from dpdd.common.synthesis.distilled_set import DistilledSet, distilled_set_settings, from_arrays, teacher_of
+from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.common.wire.release import Release
 from dpdd.common.wire.request import ReleaseRequest
 
@@ -40,9 +40,9 @@ def per_silo(images_per_class: int, silos: int) -> int:
     return -(-images_per_class // silos)
 
 
-def opened(release: Release, request: ReleaseRequest) -> Distilled:
+def opened(release: Release, request: ReleaseRequest) -> DistilledSet:
     """The set in a release, checked against what was asked for."""
-    most = distil_settings(request).images_per_class
+    most = distilled_set_settings(request).images_per_class
 
     def teacher(weights: NDArray[np.float32]) -> Teacher:
         return teacher_of(weights, request)
@@ -50,7 +50,7 @@ def opened(release: Release, request: ReleaseRequest) -> Distilled:
     return from_arrays(release.arrays, request.classes, request.shape, most, release.silo, teacher)
 
 
-def union(distilled: Sequence[Distilled], images_per_class: int) -> SyntheticSet:
+def union(distilled: Sequence[DistilledSet], images_per_class: int) -> LabelledSet:
     """All sets as one of at most `images_per_class` images of each class; DpddError when none has an image."""
     sets = [each.made for each in distilled]
     if not sum(map(len, sets)):
@@ -69,7 +69,7 @@ def union(distilled: Sequence[Distilled], images_per_class: int) -> SyntheticSet
     images, labels = images[picked], labels[picked]
     teacher = _teacher(sets, counts)
     soft = np.concatenate([made.soft for made in sets])[picked] if sets[0].soft is not None else None  # type: ignore[arg-type]
-    made = SyntheticSet(images, labels, sets[0].classes, soft, teacher)
+    made = LabelledSet(images, labels, sets[0].classes, soft, teacher)
     if teacher is None or soft is None:
         return made
     return replace(made, soft=teacher.probabilities(made.as_torch().tensors[0]).numpy())
@@ -92,7 +92,7 @@ def seats(votes: NDArray[np.float64], most: Sequence[int], count: int) -> list[i
     return given
 
 
-def _counts(distilled: Sequence[Distilled]) -> NDArray[np.float64]:
+def _counts(distilled: Sequence[DistilledSet]) -> NDArray[np.float64]:
     """Noisy records (silos, classes); all count the same where some silo's method released no counts."""
     counts = [each.counts for each in distilled]
     if any(found is None for found in counts):
@@ -100,7 +100,7 @@ def _counts(distilled: Sequence[Distilled]) -> NDArray[np.float64]:
     return np.stack(counts).astype(np.float64)  # type: ignore[arg-type]
 
 
-def _teacher(sets: Sequence[SyntheticSet], counts: NDArray[np.float64]) -> Teacher | None:
+def _teacher(sets: Sequence[LabelledSet], counts: NDArray[np.float64]) -> Teacher | None:
     """One classifier of the teachers of the silos that sent one."""
     from dpdd.common.synthesis.teacher import united
 

@@ -30,12 +30,12 @@ from dpdd.common.data.benchmarks import LabelledImages
 from dpdd.common.errors import ConfigError
 from dpdd.common.methods.registry import method
 from dpdd.common.models.backbone import Backbone
-from dpdd.common.synthesis.labelled_set import SyntheticSet
+from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.common.synthesis.teacher import Teacher
-from dpdd.server.evaluation import public_network as downstream
+from dpdd.server.evaluation import public_network
 from dpdd.server.evaluation.convnet import Accuracy, accuracy
 from dpdd.server.run.pipeline import Run, Stage
-from dpdd.server.run.requests import questions
+from dpdd.server.run.requests import request_groups
 from dpdd.server.run.scenario import task_of
 
 Matrix = Sequence[Sequence[float]]
@@ -45,17 +45,17 @@ def learn(run: Run, grid: Grid) -> dict[str, Any]:
     """Run all tasks of a continual scenario; what `metrics.json` holds, with a part `continual`."""
     scenario = run.scenario
     assert scenario.continual is not None
-    public = downstream.public_backbone(scenario)
+    public = public_network.public_backbone(scenario)
     test = benchmarks.load(scenario.data.dataset, "test")
     tasks = scenario.continual.split(test.classes)
     silos = _silos_by_task(run, len(tasks))
     stages: list[list[Stage]] = []
-    sets: list[SyntheticSet] = []
+    sets: list[LabelledSet] = []
     scores: list[dict[str, list[Accuracy]]] = []
     with run.store() as store:
         for number, classes in enumerate(tasks, start=1):
             run.console.say(f"task {number} of {len(tasks)}: {', '.join(classes)}")
-            stages.append(run.gather(grid, questions(scenario, silos[number], classes), store))
+            stages.append(run.gather(grid, request_groups(scenario, silos[number], classes), store))
             sets.append(run.synthesise(stages[-1]))
             made = join(sets, _teacher(sets, stages))
             if scenario.evaluation.runs:
@@ -70,7 +70,7 @@ def learn(run: Run, grid: Grid) -> dict[str, Any]:
         figures = {name: summary([[s.mean for s in row] for row in rows], sizes) for name, rows in learners.items()}
         return run.finish(
             made,
-            downstream.described(final, made, scenario.evaluation, public),
+            public_network.described(final, made, scenario.evaluation, public),
             [stage for task in stages for stage in task],
             store,
             continual={"tasks": [list(task) for task in tasks], "learners": figures},
@@ -106,7 +106,7 @@ def of_classes(data: LabelledImages, classes: Sequence[str]) -> LabelledImages:
     return LabelledImages(data.images[labels >= 0], labels[labels >= 0], tuple(classes))
 
 
-def join(sets: Sequence[SyntheticSet], teacher: Teacher | None = None) -> SyntheticSet:
+def join(sets: Sequence[LabelledSet], teacher: Teacher | None = None) -> LabelledSet:
     """Sets of different classes as one: the classes of the first, then those of the second, and so on.
 
     Soft labels stay what each set's own teacher gave them, with no chance for the classes of other sets: an image's
@@ -123,10 +123,10 @@ def join(sets: Sequence[SyntheticSet], teacher: Teacher | None = None) -> Synthe
             soft[row : row + len(made), start : start + len(made.classes)] = made.soft
             row += len(made)
     images = np.concatenate([made.images for made in sets])
-    return SyntheticSet(images, np.concatenate(labels), classes, soft, teacher)
+    return LabelledSet(images, np.concatenate(labels), classes, soft, teacher)
 
 
-def _teacher(sets: Sequence[SyntheticSet], tasks: Sequence[Sequence[Stage]]) -> Teacher | None:
+def _teacher(sets: Sequence[LabelledSet], tasks: Sequence[Sequence[Stage]]) -> Teacher | None:
     """A classifier for the classes of all tasks: that of the only one, or what their first stages say together.
 
     None where the method has no such thing, or where silos sent finished sets, and so no sums that could be joined.
@@ -144,12 +144,12 @@ def _teacher(sets: Sequence[SyntheticSet], tasks: Sequence[Sequence[Stage]]) -> 
 
 
 def _scores(
-    run: Run, made: SyntheticSet, public: Backbone | None, test: LabelledImages, tasks: Sequence[tuple[str, ...]]
+    run: Run, made: LabelledSet, public: Backbone | None, test: LabelledImages, tasks: Sequence[tuple[str, ...]]
 ) -> dict[str, list[Accuracy]]:
     """The accuracy on each task's test images of everything that learns from `made`, which is trained once."""
     seen = of_classes(test, made.classes)
     parts = [seen.subset(np.isin(seen.labels, [made.classes.index(name) for name in task])) for task in tasks]
-    learnt = downstream.learners(made, run.scenario.evaluation, public, run.scenario.seed, run.console)
+    learnt = public_network.learners(made, run.scenario.evaluation, public, run.scenario.seed, run.console)
     return {name: [accuracy(each, part) for part in parts] for name, each in learnt.items()}
 
 

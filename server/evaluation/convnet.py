@@ -22,7 +22,7 @@ from dpdd.common.data.benchmarks import LabelledImages
 from dpdd.common.errors import DataError
 from dpdd.common.progress import Progress, silent
 from dpdd.common.randomness import subseed
-from dpdd.common.synthesis.labelled_set import SyntheticSet
+from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.common.synthesis.teacher import lessons
 from dpdd.server.run.scenario import EvaluationSection, Labels
 
@@ -35,7 +35,7 @@ Augmentation = Callable[[Tensor], Tensor]
 ROTATION, SCALE, SHIFT = 15.0, 1.2, 0.1
 """The most that images are altered by: degrees, a factor, a share of the image."""
 
-LESSON_JOSTLING = 0.08
+TEACHER_AUGMENTATION_STRENGTH = 0.08
 """Shifts and zooms in lessons, as a share of the image."""
 
 
@@ -105,7 +105,7 @@ def accuracy(classifiers: Sequence[Classifier], test: LabelledImages, batch: int
 
 
 def convnet_accuracy(
-    made: SyntheticSet,
+    made: LabelledSet,
     test: LabelledImages,
     settings: EvaluationSection,
     seed: int,
@@ -119,7 +119,7 @@ def convnet_accuracy(
 
 
 def convnets(
-    made: SyntheticSet,
+    made: LabelledSet,
     settings: EvaluationSection,
     seed: int,
     progress: Progress = silent,
@@ -143,29 +143,29 @@ def convnets(
     return trained
 
 
-def labels_of(made: SyntheticSet, settings: EvaluationSection) -> Labels:
+def labels_of(made: LabelledSet, settings: EvaluationSection) -> Labels:
     """What networks learn from: the best labels that `made` has, of those that `settings` allow."""
     if settings.labels == "lessons" and settings.lessons and made.teacher is not None:
         return "lessons"
     return "soft" if settings.labels != "hard" and made.soft is not None else "hard"
 
 
-def material(made: SyntheticSet, settings: EvaluationSection) -> tuple[Tensor, Tensor]:
+def material(made: LabelledSet, settings: EvaluationSection) -> tuple[Tensor, Tensor]:
     """Images in [0, 1], and what to answer to each; lessons are drawn from torch's generator."""
     images, kind = made.as_torch().tensors[0], labels_of(made, settings)
     if kind == "lessons":
         assert made.teacher is not None
         generator = torch.Generator().manual_seed(int(torch.randint(2**31, ())))
-        images = lessons(images, settings.lessons, LESSON_JOSTLING, settings.flips, generator)
+        images = lessons(images, settings.lessons, TEACHER_AUGMENTATION_STRENGTH, settings.flips, generator)
         return images, made.teacher.probabilities(images)
     return images, targets(made if kind == "soft" else replace(made, soft=None))
 
 
-def targets(made: SyntheticSet) -> Tensor:
+def targets(made: LabelledSet) -> Tensor:
     """What a network should answer to each image: probabilities (N, classes) where `made` has some, else labels (N).
 
     >>> images = np.zeros((2, 1, 8, 8), np.uint8)
-    >>> targets(SyntheticSet(images, np.array([0, 1]), ("cat", "dog")))
+    >>> targets(LabelledSet(images, np.array([0, 1]), ("cat", "dog")))
     tensor([0, 1])
     """
     if made.soft is None:
@@ -194,7 +194,7 @@ def _unchanged(images: Tensor) -> Tensor:
 
 
 def _train(
-    made: SyntheticSet,
+    made: LabelledSet,
     settings: EvaluationSection,
     augmentation: Augmentation,
     mixup: float,

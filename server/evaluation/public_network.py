@@ -12,7 +12,7 @@ with shifts (and mirror images where asked for) that are drawn anew at every ste
 >>> images = np.zeros((20, 1, 8, 8), np.uint8)
 >>> images[10:, :, :4] = 255
 >>> labels = np.repeat([0, 1], 10)
->>> made = SyntheticSet(images, labels, ("dark", "light"))
+>>> made = LabelledSet(images, labels, ("dark", "light"))
 >>> test = LabelledImages(images, labels, ("dark", "light"))
 >>> network = ConvNet(ConvNetArchitecture(channels=1, height=8, width=8, classes=3, widths=(4, 6))).eval()
 >>> linear_probe(made, network, test, EvaluationSection(probe=ProbeSettings(copies=2)), seed=0).mean
@@ -36,11 +36,11 @@ from dpdd.common.errors import ConfigError
 from dpdd.common.methods.registry import method
 from dpdd.common.models import backbone as backbones
 from dpdd.common.models.backbone import Backbone
-from dpdd.common.models.feature_network import FeatureNet
+from dpdd.common.models.feature_network import FeatureNetwork
 from dpdd.common.models.training import augment
 from dpdd.common.progress import Progress, silent
 from dpdd.common.randomness import subseed
-from dpdd.common.synthesis.labelled_set import SyntheticSet
+from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.server.evaluation.convnet import Accuracy, Classifier, accuracy, convnets, labels_of, material
 from dpdd.server.evaluation.gsam import GSAM
 from dpdd.server.run.requests import backbone_sha256
@@ -82,7 +82,7 @@ def public_backbone(scenario: Scenario) -> Backbone | None:
 
 
 def learners(
-    made: SyntheticSet, settings: EvaluationSection, public: Backbone | None, seed: int, progress: Progress = silent
+    made: LabelledSet, settings: EvaluationSection, public: Backbone | None, seed: int, progress: Progress = silent
 ) -> dict[str, Sequence[Classifier]]:
     """All that `settings.downstream` names, each trained once per run, and the set's own teacher if it has one.
 
@@ -106,7 +106,7 @@ def learners(
 
 
 def described(
-    scores: Mapping[str, Accuracy], made: SyntheticSet, settings: EvaluationSection, public: Backbone | None
+    scores: Mapping[str, Accuracy], made: LabelledSet, settings: EvaluationSection, public: Backbone | None
 ) -> dict[str, dict[str, Any]]:
     """The scores of `learners` as `metrics.json` shows them, with what each learnt from and started from."""
     found: dict[str, dict[str, Any]] = {}
@@ -120,8 +120,8 @@ def described(
 
 
 def linear_probe(
-    made: SyntheticSet,
-    backbone: FeatureNet,
+    made: LabelledSet,
+    backbone: FeatureNetwork,
     test: LabelledImages,
     settings: EvaluationSection,
     seed: int,
@@ -133,7 +133,7 @@ def linear_probe(
 
 
 def probes(
-    made: SyntheticSet, backbone: FeatureNet, settings: EvaluationSection, seed: int, progress: Progress = silent
+    made: LabelledSet, backbone: FeatureNetwork, settings: EvaluationSection, seed: int, progress: Progress = silent
 ) -> list[Classifier]:
     """`settings.runs` linear classifiers on frozen features of `made`, or of lessons from it."""
     fitted, probe = [], settings.probe
@@ -155,8 +155,8 @@ def probes(
 
 
 def fine_tune(
-    made: SyntheticSet,
-    backbone: FeatureNet,
+    made: LabelledSet,
+    backbone: FeatureNetwork,
     test: LabelledImages,
     settings: EvaluationSection,
     seed: int,
@@ -168,8 +168,8 @@ def fine_tune(
 
 
 def ensemble(
-    made: SyntheticSet,
-    backbone: FeatureNet,
+    made: LabelledSet,
+    backbone: FeatureNetwork,
     test: LabelledImages,
     settings: EvaluationSection,
     seed: int,
@@ -181,8 +181,8 @@ def ensemble(
 
 
 def fine_tuned(
-    made: SyntheticSet, backbone: FeatureNet, settings: EvaluationSection, seed: int, progress: Progress = silent
-) -> list[FeatureNet]:
+    made: LabelledSet, backbone: FeatureNetwork, settings: EvaluationSection, seed: int, progress: Progress = silent
+) -> list[FeatureNetwork]:
     """`settings.runs` networks, in eval mode, fine-tuned on `made`; `backbone` itself stays as it is.
 
     For both figures train once: `accuracy` of them, and of ``[together(...)]``.
@@ -202,8 +202,8 @@ def together(networks: Sequence[Classifier]) -> Classifier:
 
 
 def _fine_tune(
-    made: SyntheticSet, backbone: FeatureNet, evaluation: EvaluationSection, what: str, progress: Progress
-) -> FeatureNet:
+    made: LabelledSet, backbone: FeatureNetwork, evaluation: EvaluationSection, what: str, progress: Progress
+) -> FeatureNetwork:
     settings: FineTuneSettings = evaluation.fine_tune
     network = copy.deepcopy(backbone)
     network.head = nn.Linear(backbone.head.in_features, len(made.classes))
@@ -268,16 +268,16 @@ def _regress(features: Tensor, labels: Tensor, classes: int, settings: ProbeSett
         return scaled, bias - scaled @ mean
 
 
-def _linear(backbone: FeatureNet, weight: Tensor, bias: Tensor) -> Classifier:
+def _linear(backbone: FeatureNetwork, weight: Tensor, bias: Tensor) -> Classifier:
     return lambda images: functional.linear(backbone.features(images), weight, bias)
 
 
 @torch.no_grad()
-def _features(network: FeatureNet, images: Tensor) -> Tensor:
+def _features(network: FeatureNetwork, images: Tensor) -> Tensor:
     return torch.cat([network.features(part) for part in images.split(_AT_ONCE)])
 
 
-def _check(made: SyntheticSet, backbone: FeatureNet, test: LabelledImages) -> None:
+def _check(made: LabelledSet, backbone: FeatureNetwork, test: LabelledImages) -> None:
     for what, images in (("synthetic", made.images), ("test", test.images)):
         if len(images) == 0:
             raise ConfigError(f"there are no {what} images; at least one is needed")
@@ -286,7 +286,7 @@ def _check(made: SyntheticSet, backbone: FeatureNet, test: LabelledImages) -> No
         raise ConfigError(f"the synthetic set has {len(made.classes)} classes, but the test set {len(test.classes)}")
 
 
-def _check_channels(what: str, channels: int, backbone: FeatureNet) -> None:
+def _check_channels(what: str, channels: int, backbone: FeatureNetwork) -> None:
     if channels != backbone.mean.shape[1]:
         raise ConfigError(
             f"the {what} images have {channels} channels, but the backbone was made for {backbone.mean.shape[1]}; "

@@ -11,7 +11,7 @@ from typing import Any
 from dpdd.common.cli import software, table
 from dpdd.common.errors import IntegrityError
 from dpdd.common.privacy import events
-from dpdd.common.synthesis.labelled_set import FILE, TEACHER, SyntheticSet, file_sha256
+from dpdd.common.synthesis.labelled_set import FILE, TEACHER, LabelledSet, file_sha256
 from dpdd.common.wire.release import Release
 from dpdd.server.run.roster import Roster
 from dpdd.server.run.scenario import Scenario
@@ -55,7 +55,7 @@ def _row(silo: str, releases: Sequence[Release]) -> dict[str, Any]:
 def write_card(
     folder: Path,
     scenario: Scenario,
-    made: SyntheticSet,
+    made: LabelledSet,
     dataset_sha256: str,
     releases: Sequence[Release],
     store: Store,

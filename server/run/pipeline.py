@@ -1,7 +1,7 @@
 """From a scenario and a Flower grid to a finished run folder. Asking again is free: silos repeat themselves.
 
-A method may release in stages: the sums of the earlier ones give the centre that the next one is asked with. A centre,
-once asked, is kept in the store and never computed anew, because a silo answers a stage for one centre only; so a silo
+A method may release in stages: the sums of the earlier ones give the input that the next one is asked with. A input,
+once asked, is kept in the store and never computed anew, because a silo answers a stage for one input only; so a silo
 that comes late is asked what the others were.
 """
 
@@ -27,18 +27,18 @@ from dpdd.common.errors import ConfigError, DpddError, IntegrityError, WireError
 from dpdd.common.methods.registry import method
 from dpdd.common.models.backbone import Backbone
 from dpdd.common.progress import Console
-from dpdd.common.synthesis.labelled_set import SyntheticSet
-from dpdd.common.synthesis.runner import Workshop
+from dpdd.common.synthesis.labelled_set import LabelledSet
+from dpdd.common.synthesis.runner import SynthesisRunner
 from dpdd.common.synthesis.statistics import Statistics
 from dpdd.common.wire.answer import Refusal, decode_answer
 from dpdd.common.wire.release import Release
 from dpdd.common.wire.request import Kind
-from dpdd.server.aggregation import precision as aggregate
+from dpdd.server.aggregation import precision
 from dpdd.server.aggregation.union import opened, union
-from dpdd.server.evaluation import public_network as downstream
+from dpdd.server.evaluation import public_network
 from dpdd.server.evaluation.convnet import accuracy
 from dpdd.server.report.card import privacy_rows, write_card
-from dpdd.server.run.requests import Question, asked_centre, make_request, questions, stage_questions
+from dpdd.server.run.requests import RequestGroup, asked_stage_input, make_request, request_groups, stage_request_groups
 from dpdd.server.run.roster import Roster
 from dpdd.server.run.scenario import Scenario
 from dpdd.server.run.store import Store
@@ -50,7 +50,7 @@ __all__ = ["Run", "make_request"]
 class Stage:
     """What was asked in one stage, who released what, and the sums over silos (None where silos sent sets)."""
 
-    asked: Sequence[Question]
+    asked: Sequence[RequestGroup]
     releases: Sequence[Release]
     statistics: Statistics | None
 
@@ -63,16 +63,16 @@ class Run:
     folder: Path
     roster: Roster
     console: Console
-    workshop: Workshop = field(default_factory=Workshop)
+    runner: SynthesisRunner = field(default_factory=SynthesisRunner)
     seconds: dict[str, float] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
 
     def execute(self, grid: Grid) -> dict[str, Any]:
         """Ask, aggregate, synthesise, evaluate, write; returns what `metrics.json` holds."""
         self.scenario.privacy.check_silos(self.roster.keys)
-        public = downstream.public_backbone(self.scenario)
+        public = public_network.public_backbone(self.scenario)
         with self.store() as store:
-            asked = questions(self.scenario, self.roster.keys)
+            asked = request_groups(self.scenario, self.roster.keys)
             stages = self.gather(grid, asked, store)
             made = self.synthesise(stages)
             scores: dict[str, Any] = {}
@@ -91,8 +91,8 @@ class Run:
         finally:
             store.close()
 
-    def gather(self, grid: Grid, asked: Sequence[Question], store: Store) -> list[Stage]:
-        """Ask every silo its question, then the later stages' of those that answered; all stages, the first first."""
+    def gather(self, grid: Grid, asked: Sequence[RequestGroup], store: Store) -> list[Stage]:
+        """Ask every silo its group, then the later stages' of those that answered; all stages, the first first."""
         request = asked[0].request
         if request.kind is Kind.DISTILLED_SET:
             return [Stage(asked, self._releases(grid, asked, store), None)]
@@ -100,27 +100,27 @@ class Run:
         module, settings = chosen.synthesis(), chosen.settings(request.settings)
         stages: list[Stage] = []
         for number in range(chosen.stages(settings)):
-            now, centre = asked, request.centre
+            now, stage_input = asked, request.stage_input
             if number > 0:
-                known = asked_centre(store.requests(), asked, number)
-                centre = self._centre(stages, settings) if known is None else known
-                now = stage_questions(asked, number, centre, {release.silo for release in stages[0].releases})
+                known = asked_stage_input(store.requests(), asked, number)
+                stage_input = self._stage_input(stages, settings) if known is None else known
+                now = stage_request_groups(asked, number, stage_input, {release.silo for release in stages[0].releases})
             releases = self._releases(grid, now, store)
             layout = module.layout(settings, len(request.classes), number, request.shape)
             weight = chosen.count_weight(settings, number)
             with self.phase("synthesis"):
-                total = aggregate.aggregate(releases, layout, self.scenario.method.aggregation, weight)
-            stages.append(Stage(now, releases, replace(total, centre=centre)))
+                total = precision.aggregate(releases, layout, self.scenario.method.aggregation, weight)
+            stages.append(Stage(now, releases, replace(total, stage_input=stage_input)))
         return stages
 
-    def _centre(self, stages: Sequence[Stage], settings: Settings) -> Mapping[str, NDArray]:
+    def _stage_input(self, stages: Sequence[Stage], settings: Settings) -> Mapping[str, NDArray]:
         """What the next stage is asked with, from the sums of all stages so far."""
         request = stages[0].asked[0].request
         with self.phase("synthesis"):
-            centre: Mapping[str, NDArray] = (
+            stage_input: Mapping[str, NDArray] = (
                 method(request.method)
                 .synthesis()
-                .centre(
+                .stage_input(
                     [stage.statistics for stage in stages],
                     settings,
                     classes=request.classes,
@@ -128,20 +128,20 @@ class Run:
                     public_seed=request.public_seed,
                 )
             )
-            return centre
+            return stage_input
 
-    def _releases(self, grid: Grid, asked: Sequence[Question], store: Store) -> list[Release]:
+    def _releases(self, grid: Grid, asked: Sequence[RequestGroup], store: Store) -> list[Release]:
         """Ask one stage; all releases that there are, earlier ones included, by silo name."""
         stage = asked[0].request.stage
-        for question in asked:
-            store.add_request(question.request.id, question.request.encode())
+        for group in asked:
+            store.add_request(group.request.id, group.request.encode())
         with self.phase("releases"):
             trouble = self._ask(grid, asked, store)
         releases = [
             release
-            for question in asked
-            for release in store.releases(question.request.id, self.roster)
-            if release.silo in question.silos
+            for group in asked
+            for release in store.releases(group.request.id, self.roster)
+            if release.silo in group.silos
         ]
         for release in releases:
             trouble.pop(release.silo, None)  # in trouble today, but its release is here already
@@ -156,14 +156,14 @@ class Run:
             raise DpddError(f"no silo {what} ({reasons or 'no silo is connected'})")
         return sorted(releases, key=lambda release: release.silo)
 
-    def synthesise(self, stages: Sequence[Stage]) -> SyntheticSet:
+    def synthesise(self, stages: Sequence[Stage]) -> LabelledSet:
         """Images from the releases: synthesised from the sums over silos, or the union of what silos synthesised."""
         request, images = stages[0].asked[0].request, self.scenario.synthesis.images_per_class
         with self.phase("synthesis"):
             if request.kind is Kind.DISTILLED_SET:
                 return union([opened(release, request) for release in stages[0].releases], images)
             module = method(request.method).synthesis()
-            made: SyntheticSet = module.synthesise(
+            made: LabelledSet = module.synthesise(
                 [stage.statistics for stage in stages],
                 module.MethodSettings.model_validate(request.settings),
                 module.SynthesisSettings.model_validate(self.scenario.synthesis.settings),
@@ -171,13 +171,13 @@ class Run:
                 shape=request.shape,
                 images_per_class=images,
                 public_seed=request.public_seed,
-                workshop=replace(self.workshop, folder=self.folder / "synthesis"),
+                runner=replace(self.runner, folder=self.folder / "synthesis"),
                 progress=self.console,
             )
             return made
 
     def finish(
-        self, made: SyntheticSet, scores: dict[str, Any], stages: Sequence[Stage], store: Store, **more: Any
+        self, made: LabelledSet, scores: dict[str, Any], stages: Sequence[Stage], store: Store, **more: Any
     ) -> dict[str, Any]:
         """Write the dataset, the card and `metrics.json`; returns what the latter holds."""
         digest = made.save(self.folder / "dataset")
@@ -207,20 +207,20 @@ class Run:
         self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - started
         self.console.finish()
 
-    def _ask(self, grid: Grid, asked: Sequence[Question], store: Store) -> dict[str, str]:
+    def _ask(self, grid: Grid, asked: Sequence[RequestGroup], store: Store) -> dict[str, str]:
         """Ask, and keep what comes; says what is wrong with those who sent nothing that can be kept."""
         trouble: dict[str, str] = {}
         nodes = sorted(grid.get_node_ids())
         names = silos_of(grid, nodes)
-        to = {node: question for node in nodes if (question := _question_for(node, names, asked)) is not None}
+        to = {node: group for node in nodes if (group := _group_for(node, names, asked)) is not None}
         messages = [
             grid.create_message(
-                flower.pack(question.request.encode(), "dpdd.v1.ReleaseRequest"),
+                flower.pack(group.request.encode(), "dpdd.v1.ReleaseRequest"),
                 flower.ACTION,
                 node,
-                str(question.request.stage),
+                str(group.request.stage),
             )
-            for node, question in to.items()
+            for node, group in to.items()
         ]
         stage = asked[0].request.stage
         what = f"asking the silos, stage {stage}" if stage > 0 else "asking the silos"
@@ -242,12 +242,12 @@ class Run:
             self.console(what, done, len(messages))
         return trouble
 
-    def _evaluate(self, made: SyntheticSet, public: Backbone | None) -> dict[str, Any]:
+    def _evaluate(self, made: LabelledSet, public: Backbone | None) -> dict[str, Any]:
         """What the set is worth to those who learn from it, and how good its own teacher is."""
         test, settings = benchmarks.load(self.scenario.data.dataset, "test"), self.scenario.evaluation
-        found = downstream.learners(made, settings, public, self.scenario.seed, self.console)
+        found = public_network.learners(made, settings, public, self.scenario.seed, self.console)
         scores = {name: accuracy(each, test) for name, each in found.items()}
-        return downstream.described(scores, made, settings, public)
+        return public_network.described(scores, made, settings, public)
 
 
 def silos_of(grid: Grid, nodes: Sequence[int]) -> dict[int, str]:
@@ -256,15 +256,15 @@ def silos_of(grid: Grid, nodes: Sequence[int]) -> dict[int, str]:
     return {} if silo_of is None else {node: silo_of(node) for node in nodes}
 
 
-def _question_for(node: int, names: dict[int, str], asked: Sequence[Question]) -> Question | None:
+def _group_for(node: int, names: dict[int, str], asked: Sequence[RequestGroup]) -> RequestGroup | None:
     if node in names:
-        return next((question for question in asked if names[node] in question.silos), None)
+        return next((group for group in asked if names[node] in group.silos), None)
     if len(asked) > 1:
         raise ConfigError("silos are asked for different ε, and this engine does not say which node is which silo")
     return asked[0]
 
 
-def _keep(data: bytes, question: Question, store: Store, roster: Roster) -> None:
-    release = store.add(data, question.request.id, roster)
-    if release.silo not in question.silos:
+def _keep(data: bytes, group: RequestGroup, store: Store, roster: Roster) -> None:
+    release = store.add(data, group.request.id, roster)
+    if release.silo not in group.silos:
         raise IntegrityError(f"silo {release.silo} answered a request that was for others")

@@ -12,7 +12,7 @@ from dpdd.common.config import Settings
 from dpdd.common.data import benchmarks
 from dpdd.common.errors import ConfigError
 from dpdd.common.methods.registry import method
-from dpdd.common.synthesis.distilled_set import DistilSettings
+from dpdd.common.synthesis.distilled_set import DistilledSetSettings
 from dpdd.common.wire.request import Kind, ReleaseRequest, decode_request
 from dpdd.server.aggregation.union import per_silo
 from dpdd.server.run.scenario import Scenario, task_of
@@ -21,46 +21,50 @@ _SLICE_OF = {"fashion-slice": "fashion-mnist"}
 
 
 @dataclass(frozen=True)
-class Question:
+class RequestGroup:
     """A request, and the silos that it goes to."""
 
     request: ReleaseRequest
     silos: frozenset[str]
 
 
-def questions(scenario: Scenario, silos: Iterable[str], classes: tuple[str, ...] | None = None) -> list[Question]:
-    """One question for every ε that the scenario asks these silos for, about all classes or about some."""
+def request_groups(
+    scenario: Scenario, silos: Iterable[str], classes: tuple[str, ...] | None = None
+) -> list[RequestGroup]:
+    """One group for every ε that the scenario asks these silos for, about all classes or about some."""
     asked: dict[float, set[str]] = {}
     for silo in silos:
         task = task_of(silo) if scenario.continual else None
         asked.setdefault(scenario.privacy.epsilon_of(task[0] if task else silo), set()).add(silo)
     return [
-        Question(make_request(scenario, epsilon=epsilon, classes=classes), frozenset(names))
+        RequestGroup(make_request(scenario, epsilon=epsilon, classes=classes), frozenset(names))
         for epsilon, names in sorted(asked.items())
     ]
 
 
-def stage_questions(
-    asked: Iterable[Question], stage: int, centre: Mapping[str, NDArray], silos: Set[str]
-) -> list[Question]:
-    """The questions of a later stage, for those of `silos` that got the first: the centre is everybody's."""
+def stage_request_groups(
+    asked: Iterable[RequestGroup], stage: int, stage_input: Mapping[str, NDArray], silos: Set[str]
+) -> list[RequestGroup]:
+    """The request_groups of a later stage, for those of `silos` that got the first: the input is everybody's."""
     return [
-        Question(replace(question.request, stage=stage, centre=centre), question.silos & silos)
-        for question in asked
-        if question.silos & silos
+        RequestGroup(replace(group.request, stage=stage, stage_input=stage_input), group.silos & silos)
+        for group in asked
+        if group.silos & silos
     ]
 
 
-def asked_centre(stored: Iterable[bytes], asked: Iterable[Question], stage: int) -> Mapping[str, NDArray] | None:
-    """The centre of this stage in the requests that a run has stored, if any of these silos was asked with one.
+def asked_stage_input(
+    stored: Iterable[bytes], asked: Iterable[RequestGroup], stage: int
+) -> Mapping[str, NDArray] | None:
+    """The input of this stage in the requests that a run has stored, if any of these silos was asked with one.
 
-    A silo answers a stage for one centre only, so what was asked once is asked of everybody who comes later.
+    A silo answers a stage for one input only, so what was asked once is asked of everybody who comes later.
     """
-    roots = {question.request.id for question in asked}
+    roots = {group.request.id for group in asked}
     for data in stored:
         request = decode_request(data)
         if request.stage == stage and request.first_stage().id in roots:
-            return request.centre
+            return request.stage_input
     return None
 
 
@@ -101,7 +105,7 @@ def _request_settings(scenario: Scenario, settings: Settings) -> dict[str, Any]:
     synthesis = schema.model_validate(scenario.synthesis.settings).model_dump(mode="json")
     size = scenario.synthesis
     images = size.images_per_silo or per_silo(size.images_per_class, scenario.data.silos)
-    return DistilSettings(method=own, synthesis=synthesis, images_per_class=images).model_dump(mode="json")
+    return DistilledSetSettings(method=own, synthesis=synthesis, images_per_class=images).model_dump(mode="json")
 
 
 def backbone_sha256(settings: object, dataset: str) -> bytes:

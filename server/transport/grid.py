@@ -29,7 +29,7 @@ IN_TROUBLE, NO_ANSWER, REVOKED = 1000, 1001, 1002
 
 
 @dataclass(frozen=True)
-class Patience:
+class Deadline:
     """How long to wait for answers, and how many releases there must be by then."""
 
     seconds: float
@@ -54,12 +54,12 @@ class ExchangeGrid(SiloGrid):
         self,
         board: Board,
         roster: Roster,
-        patience: Patience,
+        deadline: Deadline,
         awaited: Callable[[list[str], int], None] = lambda _silos, _of: None,
         revoked: Callable[[], Collection[str]] = tuple,
     ) -> None:
         super().__init__(dict(enumerate(sorted(roster.keys), start=COORDINATOR + 1)))
-        self._board, self._patience, self._awaited, self._revoked = board, patience, awaited, revoked
+        self._board, self._deadline, self._awaited, self._revoked = board, deadline, awaited, revoked
         self._pushed: dict[str, _Pushed] = {}
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
@@ -90,11 +90,11 @@ class ExchangeGrid(SiloGrid):
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:
         """Answers as they come; DpddError when the deadline passes with fewer releases than the quorum."""
-        patience = self._patience if timeout is None else Patience(timeout, self._patience.quorum)
+        deadline = self._deadline if timeout is None else Deadline(timeout, self._deadline.quorum)
         waiting = list(self.push_messages(messages))
         of, released = len(waiting), 0
-        quorum = min(patience.quorum, of)
-        deadline = time.monotonic() + patience.left
+        quorum = min(deadline.quorum, of)
+        ends = time.monotonic() + deadline.left
         version = -1
         while waiting:
             for identity in list(waiting):  # one at a time: releases are large
@@ -103,7 +103,7 @@ class ExchangeGrid(SiloGrid):
                     waiting.remove(identity)
                     released += self._board.digest(pushed.request_id, pushed.silo) is not None
                     yield reply
-            left = deadline - time.monotonic()
+            left = ends - time.monotonic()
             if not waiting or left <= 0:
                 break
             self._awaited([self._pushed[identity].silo for identity in waiting], of)
@@ -113,11 +113,11 @@ class ExchangeGrid(SiloGrid):
             names = ", ".join(pushed.silo for pushed in late)
             raise DpddError(
                 f"{released} of {of} silos released something, and the quorum is {quorum}"
-                + (f" (no answer within {patience.words} from {names})" if names else "")
+                + (f" (no answer within {deadline.words} from {names})" if names else "")
                 + "; nothing is lost: `dpdd-server resume` goes on from here"
             )
         for pushed in late:
-            yield self._excuse(pushed, patience)
+            yield self._excuse(pushed, deadline)
 
     def _reply(self, pushed: _Pushed, revoked: Collection[str]) -> Message | None:
         """The answer to a message, if there is one."""
@@ -133,13 +133,13 @@ class ExchangeGrid(SiloGrid):
             return pushed.failed(REVOKED, "was revoked before it answered")
         return None
 
-    def _excuse(self, pushed: _Pushed, patience: Patience) -> Message:
+    def _excuse(self, pushed: _Pushed, deadline: Deadline) -> Message:
         """What there is instead of an answer when the time is over."""
         row = self._board.row(pushed.request_id, pushed.silo)
         if row is not None and row.refusal is not None:  # its operator has not decided
             return pushed.answered(row.refusal)
         got = "got the request" if row is not None and row.state == "delivered" else "never connected"
-        return pushed.failed(NO_ANSWER, f"did not answer within {patience.words} ({got})")
+        return pushed.failed(NO_ANSWER, f"did not answer within {deadline.words} ({got})")
 
 
 @dataclass(frozen=True)

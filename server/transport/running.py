@@ -15,23 +15,23 @@ from typing import Any
 from dpdd.common.errors import ConfigError, DpddError
 from dpdd.common.files.atomic import write_atomically
 from dpdd.common.progress import Console
-from dpdd.common.synthesis.runner import Workshop
+from dpdd.common.synthesis.runner import SynthesisRunner
 from dpdd.server.run.roster import Roster
 from dpdd.server.run.scenario import Scenario, load_scenario
 from dpdd.server.transport.board import Board
 from dpdd.server.transport.coordinator import Coordinator
-from dpdd.server.transport.grid import ExchangeGrid, Patience
+from dpdd.server.transport.grid import Deadline, ExchangeGrid
 from dpdd.server.transport.service import Address, ExchangeServer
 
 SCENARIO = "scenario.toml"
 
 
-def patience_of(scenario: Scenario, minutes: float | None = None) -> Patience:
+def deadline_of(scenario: Scenario, minutes: float | None = None) -> Deadline:
     """The scenario's, or another deadline."""
     chosen = scenario.exchange.deadline_minutes if minutes is None else minutes
     if not 0.0 <= chosen < math.inf:
         raise ConfigError(f"a deadline is 0 minutes or more, not {chosen:g}")
-    return Patience(60.0 * chosen, scenario.exchange.quorum)
+    return Deadline(60.0 * chosen, scenario.exchange.quorum)
 
 
 def run(
@@ -43,7 +43,7 @@ def run(
     address: Address,
     deadline_minutes: float | None = None,
     open_enrolment: bool = False,
-    workshop: Workshop | None = None,
+    runner: SynthesisRunner | None = None,
 ) -> dict[str, Any]:
     """What `metrics.json` holds in the end. Running again in the same folder asks only those who have not answered."""
     from dpdd.server.app import make_app
@@ -52,17 +52,17 @@ def run(
     from flwr.app import Context, RecordDict
 
     scenario = load_scenario(str(scenario_file))
-    workshop = workshop or Workshop()
-    patience = patience_of(scenario, deadline_minutes)
+    runner = runner or SynthesisRunner()
+    deadline = deadline_of(scenario, deadline_minutes)
     _keep_scenario(scenario, scenario_file, folder)
     started = time.monotonic()
     board = Board(folder / "store")
     try:
         with serving(coordinator, board, address, console, open_enrolment=open_enrolment):
-            roster = everybody(coordinator, patience, console)
+            roster = wait_for_silos(coordinator, deadline, console)
             roster.save(folder / "silos.json")
-            left = replace(patience, spent=time.monotonic() - started)
-            grid = ExchangeGrid(board, roster, left, _teller(console), coordinator.registry.revoked)
+            left = replace(deadline, spent=time.monotonic() - started)
+            grid = ExchangeGrid(board, roster, left, _progress_reporter(console), coordinator.registry.revoked)
             context = Context(
                 run_id=1,
                 node_id=0,
@@ -71,8 +71,8 @@ def run(
                 run_config={
                     "scenario": str(folder / SCENARIO),
                     "folder": str(folder),
-                    "device": workshop.device,
-                    "workers": workshop.workers or 0,
+                    "device": runner.device,
+                    "workers": runner.workers or 0,
                 },
             )
             make_app(console)(grid, context)
@@ -100,16 +100,16 @@ def serving(
                 coordinator.serving_file.unlink()
 
 
-def everybody(coordinator: Coordinator, patience: Patience, console: Console) -> Roster:
-    """Wait until all enrolled silos have joined, or for as long as there is patience; those who have."""
-    deadline = time.monotonic() + patience.seconds
+def wait_for_silos(coordinator: Coordinator, deadline: Deadline, console: Console) -> Roster:
+    """Wait until all enrolled silos have joined, or until the deadline; those who have."""
+    ends = time.monotonic() + deadline.seconds
     told: list[str] = []
     while True:
         silos = [silo for silo in coordinator.registry.silos() if not silo.revoked]
         missing = [silo.name for silo in silos if not silo.joined]
         if silos and not missing:
             break
-        if time.monotonic() >= deadline:
+        if time.monotonic() >= ends:
             break
         if not silos and not told:
             told = [""]
@@ -119,13 +119,13 @@ def everybody(coordinator: Coordinator, patience: Patience, console: Console) ->
             told = missing
         time.sleep(0.5)
     roster = coordinator.registry.roster()
-    if len(roster.keys) < patience.quorum or not roster.keys:
+    if len(roster.keys) < deadline.quorum or not roster.keys:
         raise DpddError(
-            f"{len(roster.keys)} silos joined within {patience.words}, and the quorum is {patience.quorum}"
+            f"{len(roster.keys)} silos joined within {deadline.words}, and the quorum is {deadline.quorum}"
             + (f" (not joined: {', '.join(missing)})" if missing else "")
         )
     for name in missing:
-        console.say(f"  without {name}: it did not join within {patience.words}")
+        console.say(f"  without {name}: it did not join within {deadline.words}")
     for name in sorted(coordinator.registry.revoked()):
         console.say(f"  without {name}: it is revoked")
     return roster
@@ -150,7 +150,7 @@ def _keep_scenario(scenario: Scenario, path: Path, folder: Path) -> None:
         write_atomically(kept, text)
 
 
-def _teller(console: Console) -> Any:
+def _progress_reporter(console: Console) -> Any:
     """Says whom we wait for, whenever that changes."""
     last: list[list[str]] = []
 

@@ -60,7 +60,7 @@ def start(home: Path, number: int) -> ReleaseRequest:
     (home / "silo.toml").write_text(allowed)
     first = make_request(run=f"run-{number}", method="staged", settings={})
     assert isinstance(Silo(home).answer(first.encode()), SignedReleaseBytes)
-    return replace(first, stage=1, centre={"mean": np.zeros(staged.WIDTH, np.float32)})
+    return replace(first, stage=1, stage_input={"mean": np.zeros(staged.WIDTH, np.float32)})
 
 
 def measure(home: Path) -> float:
@@ -146,7 +146,7 @@ def finish(home: Path, request: ReleaseRequest) -> None:
     refused = silo.answer(make_request(run="one more").encode())
     assert not isinstance(refused, SignedReleaseBytes), "budget spent twice"
     if request.stage:
-        other = replace(request, centre={"mean": np.ones(staged.WIDTH, np.float32)})
+        other = replace(request, stage_input={"mean": np.ones(staged.WIDTH, np.float32)})
         assert not isinstance(silo.answer(other.encode()), SignedReleaseBytes), "a stage for two centres"
     assert not list((home / "state" / "outbox").glob(".*")), "a partial file was left behind"
 

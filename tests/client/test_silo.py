@@ -17,7 +17,7 @@ import pytest
 from dpdd.client.mechanisms import base as mechanisms
 from dpdd.client.silo import Silo
 from dpdd.common.errors import DataError, DpddError, IntegrityError, LedgerError
-from dpdd.common.privacy.clipping import GRID
+from dpdd.common.privacy.clipping import FIXED_POINT_ONE
 from dpdd.common.wire.answer import Reason, Refusal, SignedReleaseBytes
 from dpdd.common.wire.release import open_signed
 from tests.client.silos import CLASSES, SHAPE, make_request, make_silo
@@ -237,7 +237,7 @@ def test_one_record_moves_the_sums_by_at_most_one_unit(tmp_path: Path) -> None:
     for index in range(8):
         less = clean_sums(tmp_path / f"less{index}", np.delete(images, index, 0), np.delete(labels, index))
         moved = sum(float(((base[name] - less[name]).astype(object) ** 2).sum()) for name in base)
-        assert 0.99 * GRID**2 < moved <= GRID**2
+        assert 0.99 * FIXED_POINT_ONE**2 < moved <= FIXED_POINT_ONE**2
 
 
 def test_splitting_the_records_leaves_the_sums_equal_to_the_last_bit(tmp_path: Path) -> None:

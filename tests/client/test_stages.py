@@ -174,15 +174,15 @@ def test_over_budget_is_decided_at_stage_0_for_all(tmp_path: Path) -> None:
     [
         lambda: ask(3),
         lambda: ask(2**31),
-        lambda: replace(ask(1), centre={}),
-        lambda: replace(ask(0), centre=ask(1).centre),
-        lambda: replace(ask(1), centre={"median": ask(1).centre["mean"]}),
-        lambda: replace(ask(1), centre={"mean": np.zeros(3, np.float32)}),
-        lambda: replace(ask(1), centre={**ask(1).centre, "more": np.zeros(1)}),
-        lambda: make_request(stage=1, centre=ask(1).centre),  # DP-MERF has one stage
-        lambda: make_request(centre=ask(1).centre),
-        lambda: distil_request(stage=1, centre=ask(1).centre),
-        lambda: distil_request(centre=ask(1).centre),
+        lambda: replace(ask(1), stage_input={}),
+        lambda: replace(ask(0), stage_input=ask(1).stage_input),
+        lambda: replace(ask(1), stage_input={"median": ask(1).stage_input["mean"]}),
+        lambda: replace(ask(1), stage_input={"mean": np.zeros(3, np.float32)}),
+        lambda: replace(ask(1), stage_input={**ask(1).stage_input, "more": np.zeros(1)}),
+        lambda: make_request(stage=1, stage_input=ask(1).stage_input),  # DP-MERF has one stage
+        lambda: make_request(stage_input=ask(1).stage_input),
+        lambda: distil_request(stage=1, stage_input=ask(1).stage_input),
+        lambda: distil_request(stage_input=ask(1).stage_input),
     ],
 )
 def test_malformed_stages_and_centres_are_refused_before_a_record_is_read(tmp_path: Path, request_: Any) -> None:
@@ -418,8 +418,8 @@ def test_without_noise_a_silo_makes_what_a_coordinator_would_from_its_stages(tmp
     settings = staged.MethodSettings(stages=3)
     found = []
     for stage in range(3):
-        centre = staged.centre(found, settings) if stage else {}
-        request = replace(ask(epsilon=unprotected), stage=stage, centre=centre)
+        centre = staged.stage_input(found, settings) if stage else {}
+        request = replace(ask(epsilon=unprotected), stage=stage, stage_input=centre)
         release: Release = open_signed(released(silos[0], request))
         found.append(of_one_silo(release.arrays, release.event, centre))
     expected = staged.synthesise(
@@ -430,7 +430,7 @@ def test_without_noise_a_silo_makes_what_a_coordinator_would_from_its_stages(tmp
     # Whatever the centres were, re-centred sums without noise give the true means again.
     again = staged.class_means(found[0], settings)
     for statistics in found[1:]:
-        assert statistics.centre["mean"].any()
+        assert statistics.stage_input["mean"].any()
         np.testing.assert_allclose(staged.class_means(statistics, settings), again, atol=1e-4)
 
 

@@ -23,8 +23,8 @@ from dpdd.common.config import Settings
 from dpdd.common.privacy.clipping import Layout, class_segment
 from dpdd.common.progress import Progress, silent
 from dpdd.common.randomness import gaussians, subseed
-from dpdd.common.synthesis.labelled_set import SyntheticSet
-from dpdd.common.synthesis.runner import Workshop
+from dpdd.common.synthesis.labelled_set import LabelledSet
+from dpdd.common.synthesis.runner import SynthesisRunner
 from dpdd.common.synthesis.statistics import Statistics
 
 Shape = tuple[int, int, int]
@@ -126,11 +126,11 @@ def synthesise(
     shape: Shape,
     images_per_class: int,
     public_seed: int,
-    workshop: Workshop | None = None,
+    runner: SynthesisRunner | None = None,
     progress: Progress = silent,
-) -> SyntheticSet:
+) -> LabelledSet:
     """Train the generator on the statistics (of the one stage), and draw a balanced dataset from it."""
-    device = torch.device(workshop.kind if workshop else "cpu")
+    device = torch.device(runner.kind if runner else "cpu")
     means, shares = (tensor.to(device) for tensor in class_targets(statistics[0], method))
     omega = frequencies(method, math.prod(shape), public_seed).to(device)
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -142,7 +142,7 @@ def synthesise(
         with torch.no_grad():
             images = torch.cat([generator(part) for part in labels.split(1000)])
     pixels = (images.clamp(0.0, 1.0) * 255.0).round().to(torch.uint8).cpu().numpy()
-    return SyntheticSet(pixels, labels.cpu().numpy(), classes)
+    return LabelledSet(pixels, labels.cpu().numpy(), classes)
 
 
 def _fit(

@@ -23,7 +23,7 @@ from torch.nn import functional
 from dpdd.common.methods.matching import subspace
 from dpdd.common.methods.matching.subspace import Subspace
 from dpdd.common.models.random_net import RandomNet, features, features_of
-from dpdd.common.synthesis.siamese_augmentation import Warp
+from dpdd.common.synthesis.siamese_augmentation import SiameseAugmentation
 
 Shape = tuple[int, ...]
 
@@ -75,9 +75,13 @@ class Signals:
     def draw(self, number: int) -> Draw:
         """Everything about draw `number`."""
         settings = self.settings
-        warp = Warp.draw(settings.seed, number, settings.flips) if settings.augment else Warp()
+        augmentation = (
+            SiameseAugmentation.draw(settings.seed, number, settings.flips)
+            if settings.augment
+            else SiameseAugmentation()
+        )
         network, space, scale = self._lens(number % settings.networks)
-        return Draw(settings, network, warp, space, scale)
+        return Draw(settings, network, augmentation, space, scale)
 
     def _make_lens(self, number: int) -> tuple[RandomNet, Subspace | None, float]:
         """A network, its subspace, and what signals are divided by."""
@@ -124,14 +128,14 @@ class Draw:
 
     settings: SignalSettings
     network: RandomNet
-    warp: Warp
+    augmentation: SiameseAugmentation
     space: Subspace | None
     scale: float
 
     @torch.inference_mode()
     def of_records(self, images: Tensor, labels: Tensor) -> NDArray[np.float32]:
         """Signals (N, length), not yet clipped. A record's is the same to the last bit at any place in a batch."""
-        seen = self.warp(images)
+        seen = self.augmentation(images)
         if self.settings.kind == "gradients":
             return (gradients(self.network, seen, labels) / self.scale).numpy()
         values = self.network.features(seen)
@@ -142,7 +146,7 @@ class Draw:
 
     def of_class_means(self, images: Tensor, labels: Tensor, classes: Sequence[int]) -> Tensor:
         """Mean signal of the images of each of these `classes` (len(classes), length); differentiable."""
-        network, seen = self.network.to(images), self.warp(images)
+        network, seen = self.network.to(images), self.augmentation(images)
         if self.settings.kind == "gradients":
             return torch.stack([self._class_gradient(network, seen[labels == label], label) for label in classes])
         values = network.features(seen)

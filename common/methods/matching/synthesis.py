@@ -55,9 +55,9 @@ from dpdd.common.privacy.clipping import Layout, Segment, class_segment
 from dpdd.common.privacy.sampling import sampled_event
 from dpdd.common.progress import Progress, silent
 from dpdd.common.randomness import subseed
-from dpdd.common.synthesis.image_pyramid import Canvas, outside, roughness
-from dpdd.common.synthesis.labelled_set import SyntheticSet
-from dpdd.common.synthesis.runner import Pixels, Workshop, fingerprint
+from dpdd.common.synthesis.image_pyramid import ImagePyramid, outside, roughness
+from dpdd.common.synthesis.labelled_set import LabelledSet
+from dpdd.common.synthesis.runner import Pixels, SynthesisRunner, fingerprint
 from dpdd.common.synthesis.statistics import Statistics, lost_in_noise
 
 Shape = tuple[int, int, int]
@@ -212,11 +212,11 @@ def resolve(
 
 
 def auxiliary(
-    settings: MethodSettings, centre: Mapping[str, NDArray], shape: Sequence[int], seed: int
+    settings: MethodSettings, stage_input: Mapping[str, NDArray], shape: Sequence[int], seed: int
 ) -> NDArray[np.float32]:
     """The auxiliary images (N, C, H, W) in [0, 1]: those that the request brings, or dead leaves."""
-    if "images" in centre:
-        return centre["images"].astype(np.float32) / np.float32(255.0)
+    if "images" in stage_input:
+        return stage_input["images"].astype(np.float32) / np.float32(255.0)
     channels, height, width = shape
     return dead_leaves(settings.auxiliary_images, channels, height, width, subseed(seed, "auxiliary leaves"))
 
@@ -228,7 +228,7 @@ def signals(
     return Signals(signal_settings(settings, classes, shape, seed), images)
 
 
-def centre(
+def stage_input(
     statistics: Sequence[Statistics],
     settings: MethodSettings,
     *,
@@ -250,8 +250,8 @@ def centre(
     return {"images": made.images, "labels": made.labels}
 
 
-def centre_shapes(settings: MethodSettings, classes: int, shape: Sequence[int]) -> dict[str, tuple[int, ...]]:
-    """The arrays that `centre` gives."""
+def stage_input_shapes(settings: MethodSettings, classes: int, shape: Sequence[int]) -> dict[str, tuple[int, ...]]:
+    """The arrays that `stage_input` gives."""
     count = classes * math.ceil(settings.auxiliary_images / classes)
     return {"images": (count, *shape), "labels": (count,)}
 
@@ -295,20 +295,20 @@ def synthesise(
     shape: Shape,
     images_per_class: int,
     public_seed: int,
-    workshop: Workshop | None = None,
+    runner: SynthesisRunner | None = None,
     progress: Progress = silent,
-) -> SyntheticSet:
+) -> LabelledSet:
     """Optimise all images of a few classes at a time, until their mean signals match."""
     task = MatchTask(statistics[-1], method, settings, classes, shape, public_seed, images_per_class)
     numbers = range(math.ceil(len(classes) / settings.classes_per_batch))
-    made = np.concatenate((workshop or Workshop()).make(task, numbers, progress))
+    made = np.concatenate((runner or SynthesisRunner()).make(task, numbers, progress))
     labels = np.arange(len(classes)).repeat(images_per_class)
     if settings.parts > 1:
         enlarged = expand(torch.from_numpy(made).float(), settings.parts).clamp(0.0, 255.0).round().to(torch.uint8)
         made, labels = enlarged.numpy(), np.tile(labels, settings.parts**2)
         order = np.argsort(labels, kind="stable")
         made, labels = made[order], labels[order]
-    return SyntheticSet(np.ascontiguousarray(made), labels, classes)
+    return LabelledSet(np.ascontiguousarray(made), labels, classes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -333,7 +333,7 @@ class MatchTask:
 
     @cached_property
     def _signals(self) -> Signals:
-        images = auxiliary(self.method, self.statistics.centre, self.shape, self.public_seed)
+        images = auxiliary(self.method, self.statistics.stage_input, self.shape, self.public_seed)
         return signals(self.method, images, len(self.classes), self.shape, self.public_seed)
 
     def fingerprint(self, device: str) -> str:
@@ -348,7 +348,7 @@ class MatchTask:
             "noise": self.statistics.noise,
             "device": device,
         }
-        groups = (("sum", self.statistics.sums), ("centre", self.statistics.centre))
+        groups = (("sum", self.statistics.sums), ("stage_input", self.statistics.stage_input))
         return fingerprint(facts, {f"{kind} {name}": array for kind, group in groups for name, array in group.items()})
 
     def members(self, number: int) -> range:
@@ -356,21 +356,21 @@ class MatchTask:
         first = number * self.settings.classes_per_batch
         return range(first, min(first + self.settings.classes_per_batch, len(self.classes)))
 
-    def make(self, number: int, device: torch.device) -> Iterator[Canvas]:
-        """The canvas of batch `number`, after each step."""
+    def make(self, number: int, device: torch.device) -> Iterator[ImagePyramid]:
+        """The pyramid of batch `number`, after each step."""
         generator = torch.Generator().manual_seed(subseed(self.public_seed, f"matching batch {number}"))
         members = self.members(number)
-        canvas = Canvas(len(members) * self.per_class, self.shape, generator, device=device)
-        if self.settings.start == "auxiliary" and "images" in self.statistics.centre:
-            canvas.sketch(self._drawn(members, generator).to(device))
+        pyramid = ImagePyramid(len(members) * self.per_class, self.shape, generator, device=device)
+        if self.settings.start == "auxiliary" and "images" in self.statistics.stage_input:
+            pyramid.start_from(self._drawn(members, generator).to(device))
         wanted, known = targets(self.statistics, self.method, len(self.classes))
         wanted = wanted[:, list(members)].to(device)
         weight = torch.from_numpy(known[list(members)]).to(wanted)
-        return self._optimise(canvas, members, wanted, weight, generator)
+        return self._optimise(pyramid, members, wanted, weight, generator)
 
     def _drawn(self, members: range, generator: torch.Generator) -> Tensor:
         """Some of the generated images of each class."""
-        images, labels = self.statistics.centre["images"], self.statistics.centre["labels"]
+        images, labels = self.statistics.stage_input["images"], self.statistics.stage_input["labels"]
         picks = []
         for label in members:
             own = np.flatnonzero(labels == label)
@@ -378,15 +378,15 @@ class MatchTask:
         return torch.from_numpy(images[np.concatenate(picks)]).float() / 255.0
 
     def _optimise(
-        self, canvas: Canvas, members: range, wanted: Tensor, weight: Tensor, generator: torch.Generator
-    ) -> Iterator[Canvas]:
+        self, pyramid: ImagePyramid, members: range, wanted: Tensor, weight: Tensor, generator: torch.Generator
+    ) -> Iterator[ImagePyramid]:
         settings = self.settings
         labels = torch.tensor(members, device=wanted.device).repeat_interleave(self.per_class)
         labels = labels.repeat(settings.parts**2)
-        optimiser = torch.optim.Adam(canvas.levels, lr=settings.learning_rate, betas=(0.5, 0.9))
+        optimiser = torch.optim.Adam(pyramid.levels, lr=settings.learning_rate, betas=(0.5, 0.9))
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, self.steps)
         for draws in self._order(generator):
-            images = canvas.images()
+            images = pyramid.images()
             seen = expand(images, settings.parts)
             loss = settings.range_weight * outside(images) + settings.smoothness * roughness(images)
             for number in draws:
@@ -394,10 +394,10 @@ class MatchTask:
                 gaps = self._gap(draw.of_class_means(seen, labels, members), wanted[number])
                 loss = loss + (weight * gaps).sum() / len(draws)
             optimiser.zero_grad(set_to_none=True)
-            loss.backward(inputs=canvas.levels)
+            loss.backward(inputs=pyramid.levels)
             optimiser.step()
             schedule.step()
-            yield canvas
+            yield pyramid
 
     def _gap(self, found: Tensor, wanted: Tensor) -> Tensor:
         """How far each class is off: squared distance of features, angle of gradients (whose norm says little)."""
@@ -420,4 +420,4 @@ class MatchTask:
         """A grid with a row per class."""
         shown = np.concatenate(batches)
         labels = np.arange(len(shown) // self.per_class).repeat(self.per_class)
-        return SyntheticSet(shown, labels, self.classes).preview(per_class=10)
+        return LabelledSet(shown, labels, self.classes).preview(per_class=10)

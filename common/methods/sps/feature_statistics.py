@@ -1,13 +1,13 @@
-"""What SPS measures of an image: a table of statistics, and the vector they make.
+"""What SPS measures of an image: a spec of statistics, and the vector they make.
 
-Each row of the table looks at one place (a layer of the public backbone, or a thumbnail of the image itself), keeps a
+Each row of the spec looks at one place (a layer of the public backbone, or a thumbnail of the image itself), keeps a
 few random directions of it, squashes them to (-1, 1), and takes moments over the positions: m = mean z, and the upper
 triangle of mean z zᵀ. A row is summed over all records, over each class, or over groups of classes. A new statistic is
-a new row. Beside the rows stands the `Portrait`: its class sums and its second moment, or, in later stages, what a
+a new entry. Beside them stands the `ImageEmbedding`: its class sums and its second moment or, in later stages, what a
 classifier got wrong (`residual`).
 
 A record's norm is 1 in all. Its squares are shared out: `count_weight`² to the count, `row_share` to the rows (if there
-are any), and the rest to the portrait, half to the class sums and half to the second moment. Within the rows, entries
+are any), and the rest to the embedding, half to the class sums and half to the second moment. Within the rows, entries
 lie in (-1, 1), so a row of width w has norm at most √w. The class part is weighted so that its largest norm equals the
 global part's (the paper's √S, with the number of groups that a record sits in counted), and the whole is divided by
 `clip` times its largest norm, then clipped.
@@ -31,9 +31,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from dpdd.common.models.feature_network import FeatureNet
+from dpdd.common.models.feature_network import FeatureNetwork
 from dpdd.common.privacy.clipping import (
-    GRID,
+    FIXED_POINT_ONE,
     Layout,
     Segment,
     class_segment,
@@ -42,19 +42,19 @@ from dpdd.common.privacy.clipping import (
     product_segment,
 )
 from dpdd.common.randomness import gaussians, uniforms
-from dpdd.common.synthesis.image_embedding import Portrait
+from dpdd.common.synthesis.image_embedding import ImageEmbedding
 
 Scope = Literal["global", "class", "group"]
 THUMBNAIL = -1
 CLASS_SUMS, SECOND_MOMENT, RESIDUAL, COUNT = "class-portrait", "portrait-moment", "residual", "count"
 RECENTRED = 0.5
-"""Later stages clip to so much of the first one's norm, as they sum differences from a centre."""
+"""Later stages clip to so much of the first one's norm, as they sum differences from a reference."""
 MOST_POSITIONS = 200
 """Moments of large maps are taken over a regular grid of about so many positions: less work, the same law."""
 
 
 @dataclass(frozen=True)
-class Row:
+class Statistic:
     """One statistic: where (a layer, or `THUMBNAIL`), how many dimensions, over whom.
 
     `weight` is its share of the contribution, and so how little noise it gets, beside the other rows of its scope.
@@ -106,41 +106,41 @@ def make_groups(classes: int, count: int, size: int, seed: int) -> Groups:
 
 
 @dataclass(frozen=True, eq=False)
-class Summary:
-    """A table of statistics on a backbone, for a number of classes: everything public about a stage of an SPS release.
+class FeatureStatistics:
+    """A spec of statistics on a backbone, for a number of classes: everything public about a stage of an SPS release.
 
-    `stage` 0 has the portrait's class sums and second moment; later stages have its residuals under a classifier.
-    Rows look at `network`, which is the run's backbone number `turn`; the portrait at `portrait_network`, if that is
+    `stage` 0 has the embedding's class sums and second moment; later stages have its residuals under a classifier.
+    Rows look at `network`, which is the run's backbone number `turn`; the embedding at `embedding_network`, if that is
     another.
     """
 
-    rows: tuple[Row, ...]
-    network: FeatureNet
+    statistics: tuple[Statistic, ...]
+    network: FeatureNetwork
     classes: int
     seed: int
     clip: float
     count_weight: float
     groups: Groups | None = None
-    portrait: Portrait | None = None
+    embedding: ImageEmbedding | None = None
     row_share: float = 0.5
     stage: int = 0
     turn: int = 0
-    portrait_network: FeatureNet | None = None
+    embedding_network: FeatureNetwork | None = None
 
     @cached_property
     def layout(self) -> Layout:
-        """The released sums: one segment per row of the table, what belongs to the portrait, and the class counts."""
-        return Layout((*(self._segment(row) for row in self.rows), *self._of_portrait, self._count))
+        """The released sums: one segment per row of the spec, what belongs to the embedding, and the class counts."""
+        return Layout((*(self._segment(statistic) for statistic in self.statistics), *self._of_embedding, self._count))
 
     @cached_property
     def _count(self) -> Segment:
         return class_segment(COUNT, 1, self.classes)
 
     @cached_property
-    def _of_portrait(self) -> tuple[Segment, ...]:
-        if self.portrait is None:
+    def _of_embedding(self) -> tuple[Segment, ...]:
+        if self.embedding is None:
             return ()
-        size, share = self.portrait.dimensions, 1.0 - self.count_weight**2 - self._row_share
+        size, share = self.embedding.dimensions, 1.0 - self.count_weight**2 - self._row_share
         if self.stage:
             return (product_segment(RESIDUAL, self.classes, size, self.classes, math.sqrt(share)),)
         half = math.sqrt(share / 2.0)
@@ -150,21 +150,21 @@ class Summary:
     @property
     def _row_share(self) -> float:
         """The part of a record's squared norm that the rows have."""
-        if self.portrait is None:
+        if self.embedding is None:
             return 1.0 - self.count_weight**2
-        return self.row_share if self.rows else 0.0
+        return self.row_share if self.statistics else 0.0
 
-    def _segment(self, row: Row) -> Segment:
-        if row.scope == "global":
-            return global_segment(row.name, row.width, self.classes)
-        if row.scope == "class":
-            return class_segment(row.name, row.width, self.classes)
+    def _segment(self, statistic: Statistic) -> Segment:
+        if statistic.scope == "global":
+            return global_segment(statistic.name, statistic.width, self.classes)
+        if statistic.scope == "class":
+            return class_segment(statistic.name, statistic.width, self.classes)
         assert self.groups is not None
-        return Segment(row.name, row.width, len(self.groups.members), self.groups.of_class(self.classes))
+        return Segment(statistic.name, statistic.width, len(self.groups.members), self.groups.of_class(self.classes))
 
-    def copies(self, row: Row) -> int:
+    def copies(self, statistic: Statistic) -> int:
         """How many rows of the sum a record is added to."""
-        if row.scope != "group":
+        if statistic.scope != "group":
             return 1
         assert self.groups is not None
         return len(self.groups.of_class(self.classes)[0])
@@ -172,17 +172,23 @@ class Summary:
     @cached_property
     def weights(self) -> dict[str, float]:
         """What each released number is multiplied by; rows so that `clip` × the largest norm becomes their share."""
-        everyone = sum(row.width * row.weight**2 for row in self.rows if row.scope == "global")
-        some = sum(row.width * row.weight**2 * self.copies(row) for row in self.rows if row.scope != "global")
+        everyone = sum(
+            statistic.width * statistic.weight**2 for statistic in self.statistics if statistic.scope == "global"
+        )
+        some = sum(
+            statistic.width * statistic.weight**2 * self.copies(statistic)
+            for statistic in self.statistics
+            if statistic.scope != "global"
+        )
         balance = math.sqrt(everyone / some) if everyone and some else 1.0
         clip = self.clip * RECENTRED if self.stage else self.clip
-        unit = math.sqrt(self._row_share) / (clip * math.sqrt(everyone + some * balance**2)) if self.rows else 0.0
-        found = {r.name: r.weight * (unit if r.scope == "global" else unit * balance) for r in self.rows}
-        for segment in self._of_portrait:
+        unit = math.sqrt(self._row_share) / (clip * math.sqrt(everyone + some * balance**2)) if self.statistics else 0.0
+        found = {r.name: r.weight * (unit if r.scope == "global" else unit * balance) for r in self.statistics}
+        for segment in self._of_embedding:
             if segment.factors is None:
                 found[segment.name] = math.sqrt((1.0 - self.count_weight**2 - self._row_share) / 2.0)
             else:
-                found[segment.name] = factor_reach(segment, 0) * factor_reach(segment, 1) / GRID
+                found[segment.name] = factor_reach(segment, 0) * factor_reach(segment, 1) / FIXED_POINT_ONE
         return {**found, COUNT: self.count_weight}
 
     @cached_property
@@ -191,11 +197,11 @@ class Summary:
         return dict(zip((s.name for s in self.layout.plain), self.layout.columns(), strict=True))
 
     def measure(
-        self, images: Tensor, centre: Tensor | None = None, *, portrait: bool = True
+        self, images: Tensor, reference: Tensor | None = None, *, embed: bool = True
     ) -> tuple[Tensor, Tensor | None]:
-        """The rows' vector of each image, weighted and clipped, and its portrait, if wanted; differentiable.
+        """The rows' vector of each image, weighted and clipped, and its embedding, if wanted; differentiable.
 
-        In later stages it is clipped as in the first, so that all stages sum the same thing; then its `centre` is
+        In later stages it is clipped as in the first, so that all stages sum the same thing; then its `reference` is
         taken off, and the rest is clipped again.
         """
         seen: dict[tuple[int, int], Tensor] = {}  # global and class rows of one place share their moments
@@ -205,20 +211,22 @@ class Summary:
             self._see(next(layers), layer, seen)
 
         self._see(THUMBNAIL, images, seen)
-        features = self.network.features(images, look if self.rows else None)
-        of = self.portrait_network or self.network
-        if portrait and self.portrait is not None and of is not self.network:
+        features = self.network.features(images, look if self.statistics else None)
+        of = self.embedding_network or self.network
+        if embed and self.embedding is not None and of is not self.network:
             features = of.features(images)
         parts = [images.new_zeros(len(images), 0)]
-        parts += [seen[row.place, row.dimensions] * self.weights[row.name] for row in self.rows]
-        face = self.portrait.of(of, images, features) if portrait and self.portrait is not None else None
+        parts += [
+            seen[statistic.place, statistic.dimensions] * self.weights[statistic.name] for statistic in self.statistics
+        ]
+        embedding = self.embedding.of(of, images, features) if embed and self.embedding is not None else None
         room = math.sqrt(self._row_share)
         vectors = self._clipped(torch.cat(parts, dim=1), room / RECENTRED if self.stage else room)
-        return vectors if centre is None else self._clipped(vectors - centre, room), face
+        return vectors if reference is None else self._clipped(vectors - reference, room), embedding
 
     def _see(self, place: int, tensor: Tensor, seen: dict[tuple[int, int], Tensor]) -> None:
         """Add the moments that rows take at a place: of a layer, or of the images themselves."""
-        for dimensions in {row.dimensions for row in self.rows if row.place == place}:
+        for dimensions in {statistic.dimensions for statistic in self.statistics if statistic.place == place}:
             seen[place, dimensions] = moments(self._directions(place, dimensions, tensor))
 
     def _directions(self, place: int, dimensions: int, tensor: Tensor) -> Tensor:
@@ -234,8 +242,8 @@ class Summary:
     def _clipped(self, vectors: Tensor, room: float) -> Tensor:
         """Vectors of norm at most `room`, where a record in several groups counts that often."""
         squares = vectors.new_zeros(len(vectors))
-        for row in self.rows:
-            squares = squares + self.copies(row) * vectors[:, self.columns[row.name]].square().sum(1)
+        for statistic in self.statistics:
+            squares = squares + self.copies(statistic) * vectors[:, self.columns[statistic.name]].square().sum(1)
         return vectors * (room / squares.sqrt().clamp_min(max(room, 1e-12)))[:, None]
 
 

@@ -1,7 +1,7 @@
-"""How alike the portraits of a synthetic batch and of the records are: class means, and the covariance around them.
+"""How alike the embeddings of a synthetic batch and of the records are: class means, and the covariance around them.
 
 Each class is taken for a Gaussian around its own mean, all with one covariance, which is known ten times better than
-any class's own (ten classes share it). `gaps` has two parts, both from KL(released ‖ batch) for such Gaussians:
+any class's own (ten classes share it). `losses` has two parts, both from KL(released ‖ batch) for such Gaussians:
 
 - features: the distance of class means along the strongest directions of the second moment, and the divergence of the
   covariance along its own strongest directions, as many as stand out of the noise;
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from dpdd.common.methods.sps.gaussian_fit import Gaussians, divergence, fit
-from dpdd.common.synthesis.image_embedding import Portrait
+from dpdd.common.synthesis.image_embedding import ImageEmbedding
 from dpdd.common.synthesis.teacher import Moments
 
 MEAN_DIRECTIONS, SPREAD_DIRECTIONS = 256, 64
@@ -27,19 +27,19 @@ _UNIT = 100.0
 
 
 @dataclass(frozen=True, eq=False)
-class Likeness:
+class MomentLoss:
     """What a batch is compared with."""
 
-    portrait: Portrait
+    embedding: ImageEmbedding
     means: Tensor  # (classes, D)
     directions: Tensor  # (D, k), of the means, divided by their deviation
     axes: Tensor  # (D, m), of the covariance, likewise
     spreads: Gaussians
-    pictures: Gaussians | None  # None where portraits have none
+    pictures: Gaussians | None  # None where embeddings have none
     picture_root: Tensor  # of the pictures' covariance, as far as it stands out of the noise
 
     @classmethod
-    def of(cls, moments: Moments, portrait: Portrait) -> Likeness:
+    def of(cls, moments: Moments, embedding: ImageEmbedding) -> MomentLoss:
         """From the first stage's noisy moments."""
         known = moments.known
         shares = torch.where(known, moments.counts, 0.0)
@@ -54,33 +54,33 @@ class Likeness:
         axes = (vectors / values.clamp_min(1e-6).sqrt())[:, kept]
         spreads = _gaussians(means @ axes, axes.T @ moments.within @ axes, known)
         pictures, root = None, torch.zeros(0, 0)
-        if portrait.side:
-            small = portrait.picture
+        if embedding.side:
+            small = embedding.picture
             pictures = _gaussians(_UNIT * means[:, small], _UNIT**2 * moments.within[small, small], known)
             variances, basis = torch.linalg.eigh(moments.within[small, small])
             variances = torch.where(variances > 2.0 * moments.noise * len(variances) ** 0.5, variances, 0.0)
             root = (basis * variances.sqrt()).float()
-        return cls(portrait, means.float(), directions.float(), axes.float(), spreads, pictures, root)
+        return cls(embedding, means.float(), directions.float(), axes.float(), spreads, pictures, root)
 
     def draw(self, labels: Tensor, generator: torch.Generator) -> Tensor:
         """Portraits of which only the small picture counts, one for each label, from the released Gaussians."""
-        found = torch.zeros(len(labels), self.portrait.dimensions)
+        found = torch.zeros(len(labels), self.embedding.dimensions)
         if self.pictures is None:
             return found
         drawn = torch.randn(len(labels), len(self.picture_root), generator=generator) @ self.picture_root.T
-        found[:, self.portrait.picture] = self.means[labels][:, self.portrait.picture] + drawn
+        found[:, self.embedding.picture] = self.means[labels][:, self.embedding.picture] + drawn
         return found
 
-    def gaps(self, portraits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def losses(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Of features and of pictures; 0 for a batch with exactly the released moments."""
-        one_hot = torch.nn.functional.one_hot(labels, len(self.means)).to(portraits)
-        means = one_hot.T @ portraits / one_hot.sum(0).clamp_min(1.0)[:, None]
-        around = portraits - means[labels]
+        one_hot = torch.nn.functional.one_hot(labels, len(self.means)).to(embeddings)
+        means = one_hot.T @ embeddings / one_hot.sum(0).clamp_min(1.0)[:, None]
+        around = embeddings - means[labels]
         spare = len(labels) / max(len(labels) - len(self.means), 1)  # as many means were taken off
         distance = _mean(((means - self.means) @ self.directions).square().sum(1)[self.spreads.known])
         spread = _divergence(self.spreads, means @ self.axes, around @ self.axes, spare)
-        picture = self.portrait.picture
-        small = portraits.new_zeros(())
+        picture = self.embedding.picture
+        small = embeddings.new_zeros(())
         if self.pictures is not None:
             small = _divergence(self.pictures, _UNIT * means[:, picture], _UNIT * around[:, picture], spare)
         return distance + spread, small
@@ -98,6 +98,6 @@ def _divergence(target: Gaussians, means: Tensor, around: Tensor, spare: float) 
     return _mean(divergence(target, means, covariance + means[:, :, None] * means[:, None, :]))
 
 
-def _mean(gaps: Tensor) -> Tensor:
+def _mean(losses: Tensor) -> Tensor:
     """Over the known classes; 0 where there are none."""
-    return gaps.sum() / max(len(gaps), 1)
+    return losses.sum() / max(len(losses), 1)

@@ -169,9 +169,9 @@ def test_a_second_process_waits_or_is_refused(path: Path) -> None:
     holder = sqlite3.connect(path, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
     with pytest.raises(LedgerError, match="another process"):
-        reserve(open_ledger(path, patience=0.05), 1)
+        reserve(open_ledger(path, timeout=0.05), 1)
     holder.execute("ROLLBACK")
-    reserve(open_ledger(path, patience=0.05), 1)
+    reserve(open_ledger(path, timeout=0.05), 1)
 
 
 class SlowLedger(Ledger):

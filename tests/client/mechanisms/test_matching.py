@@ -31,7 +31,7 @@ from dpdd.common.methods.registry import METHODS
 from dpdd.common.models.random_net import features_of
 from dpdd.common.privacy import sampling
 from dpdd.common.privacy.accounting import gaussian_delta, guarantee, largest_mu, rdp_guarantee
-from dpdd.common.privacy.clipping import GRID
+from dpdd.common.privacy.clipping import FIXED_POINT_ONE
 from dpdd.common.privacy.entropy import SeededEntropy, SystemEntropy
 from dpdd.common.privacy.events import Event, Gaussian, NonPrivate, PoissonGaussian, compose, from_json, parts
 from dpdd.common.privacy.sampling import sampled_event
@@ -41,7 +41,7 @@ from dpdd.common.wire.parsing import MOST_BYTES
 from dpdd.common.wire.release import Release, open_signed
 from dpdd.common.wire.request import Kind, ReleaseRequest
 from dpdd.server.aggregation.precision import aggregate
-from dpdd.server.run.requests import questions
+from dpdd.server.run.requests import request_groups
 from dpdd.server.run.scenario import Scenario, load_scenario
 from tests.client.silos import CLASSES, SHAPE, make_request, make_silo
 
@@ -168,11 +168,11 @@ def test_a_record_moves_its_own_draws_by_at_most_one_unit_and_nothing_else(
         for number, (all_of_it, without, own) in enumerate(zip(whole, less, alone, strict=True)):
             moved = minus(all_of_it, without)
             assert same(moved, own), f"draw {number} without record {index}"
-            assert square(moved) <= GRID**2
+            assert square(moved) <= FIXED_POINT_ONE**2
             if not drawn[number, index]:
                 assert not any(array.any() for array in moved.values())
             else:
-                weights.append(math.sqrt(square(moved)) / GRID)
+                weights.append(math.sqrt(square(moved)) / FIXED_POINT_ONE)
     assert sum(weight > 0.3 for weight in weights) > len(weights) / 2, "most records do contribute"
     assert max(weights) > 0.99, "and some use their whole unit"
 
@@ -181,7 +181,7 @@ def test_a_record_moves_its_own_draws_by_at_most_one_unit_and_nothing_else(
 def test_a_view_of_every_kind_was_among_these_draws(kind: str) -> None:
     chosen = values(**KINDS[kind])
     made = matching.signals(chosen, matching.auxiliary(chosen, {}, SHAPE, SEED), 3, SHAPE, SEED)
-    seen = [made.draw(number).warp.kind for number in range(chosen.draws)]
+    seen = [made.draw(number).augmentation.kind for number in range(chosen.draws)]
     assert {(True, False, False), (False, True, False), (False, False, True)} <= set(seen) and len(set(seen)) >= 4
 
 
@@ -213,12 +213,14 @@ def test_where_the_place_in_a_batch_matters_records_come_one_by_one(monkeypatch:
 
 def test_every_kind_of_view_is_tried_for_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """One kind alone has the habit, and it is not the first: only its records come one by one."""
-    honest, tried = mechanism.placeless, []
-    monkeypatch.setattr(mechanism, "placeless", lambda *arguments: (tried.append(1), honest(*arguments))[1])
+    honest, tried = mechanism.independent_of_batch_position, []
+    monkeypatch.setattr(
+        mechanism, "independent_of_batch_position", lambda *arguments: (tried.append(1), honest(*arguments))[1]
+    )
     chosen, (images, labels) = values(), hostile()
     Draws(monkeypatch, samples(13, 12))(chosen, images, labels, range(8, 12))
     made = matching.signals(chosen, matching.auxiliary(chosen, {}, SHAPE, SEED), 3, SHAPE, SEED)
-    assert len(tried) == len({made.draw(number).warp.kind for number in range(13)}) > 3
+    assert len(tried) == len({made.draw(number).augmentation.kind for number in range(13)}) > 3
 
 
 @kinds
@@ -229,7 +231,7 @@ def test_counts_are_those_of_the_sample(monkeypatch: pytest.MonkeyPatch, kind: s
     found = Draws(monkeypatch, drawn)(chosen, images, labels, range(5))
     for sums, mask in zip(found, drawn, strict=True):
         expected = np.bincount(labels[mask], minlength=3)
-        np.testing.assert_allclose(sums["count"][:, 0] / GRID / 0.3, expected, atol=1e-4)
+        np.testing.assert_allclose(sums["count"][:, 0] / FIXED_POINT_ONE / 0.3, expected, atol=1e-4)
 
 
 # Many silos -----------------------------------------------------------------------------------------------------------
@@ -305,7 +307,7 @@ def test_five_silos_with_a_fifth_each_release_what_one_with_everything_does(
     alone, together = (aggregate(releases, layout, "sum", weight) for releases in ([one], five))
     np.testing.assert_array_equal(together.sums["signal"], alone.sums["signal"])
     # Counts are divided by √draws and rounded, once by each silo: exact where the root is whole.
-    rounding = 0.0 if draws == 4 else 0.5 * (5 + 1) / GRID
+    rounding = 0.0 if draws == 4 else 0.5 * (5 + 1) / FIXED_POINT_ONE
     np.testing.assert_allclose(together.sums["count"], alone.sums["count"], atol=rounding, rtol=0.0)
     np.testing.assert_allclose(alone.sums["count"][:, 0] / weight, counts, rtol=1e-4)
     weighed = aggregate(five, layout, "precision", weight)
@@ -318,9 +320,9 @@ def test_sixteen_bits_cost_five_silos_at_most_half_a_step_each(tmp_path: Path) -
     one, five, _, _ = five_silos(tmp_path / "short", short, "dosser")
     steps = [int(release.arrays["signal-step"][0, 0]) for release in five]
     found, expected = (aggregate(r, layout, "sum", 1.0).sums for r in (five, [exact]))
-    assert np.abs(found["signal"] - expected["signal"]).max() * GRID <= sum(steps) / 2
+    assert np.abs(found["signal"] - expected["signal"]).max() * FIXED_POINT_ONE <= sum(steps) / 2
     np.testing.assert_array_equal(found["count"], expected["count"])
-    assert one.arrays["signal"].dtype == np.int16 and max(steps) < 2 * GRID * 100 / 2**15
+    assert one.arrays["signal"].dtype == np.int16 and max(steps) < 2 * FIXED_POINT_ONE * 100 / 2**15
     assert {release.arrays["signal"].dtype for release in five_exact} == {np.dtype(np.int64)}
 
 
@@ -403,7 +405,7 @@ PLANS: dict[str, dict[str, Any]] = {
 
 
 def centre_of(chosen: matching.MethodSettings) -> dict[str, np.ndarray]:
-    shapes = matching.centre_shapes(chosen, 3, SHAPE)
+    shapes = matching.stage_input_shapes(chosen, 3, SHAPE)
     generator = np.random.Generator(np.random.PCG64(9))
     images = generator.integers(0, 256, shapes["images"], dtype=np.uint8)
     return {"images": images, "labels": np.arange(len(images)) % 3}
@@ -412,7 +414,7 @@ def centre_of(chosen: matching.MethodSettings) -> dict[str, np.ndarray]:
 def plans_of(chosen: matching.MethodSettings, **changes: Any) -> list[Plan]:
     """The plan of every stage."""
     first = asked(chosen, **{"epsilon": 1.0} | changes)
-    later = [replace(first, stage=1, centre=centre_of(chosen))] if matching.stages(chosen) == 2 else []
+    later = [replace(first, stage=1, stage_input=centre_of(chosen))] if matching.stages(chosen) == 2 else []
     return [mechanism.plan(request, chosen) for request in (first, *later)]
 
 
@@ -508,12 +510,12 @@ def test_two_stages_are_reserved_together(tmp_path: Path, name: str) -> None:
     (reserved,) = [entry for entry in silo.ledger().entries() if entry.kind == "reserve"]
     assert from_json(reserved.body["event"]) == plans[0].whole == plans[1].whole
     assert reserved.body["stages"] == 2 and one.event == plans[0].event and isinstance(one.event, Gaussian)
-    two = released(silo, replace(first, stage=1, centre=centre_of(chosen)))
+    two = released(silo, replace(first, stage=1, stage_input=centre_of(chosen)))
     assert two.event == plans[1].event and compose(one.event, two.event) == plans[0].whole
     assert [entry.kind for entry in silo.ledger().entries()] == ["open", "reserve", "commit", "stage", "commit"]
     other = centre_of(chosen)
     other["images"] = 255 - other["images"]
-    refusal = silo.answer(replace(first, stage=1, centre=other).encode())
+    refusal = silo.answer(replace(first, stage=1, stage_input=other).encode())
     assert isinstance(refusal, Refusal) and "another centre" in refusal.message
     assert two.arrays["signal"].dtype == np.int16
     layout = matching.layout(chosen, 3, 1, SHAPE)
@@ -538,7 +540,7 @@ def test_noise_is_in_every_draw_and_has_the_stated_width() -> None:
     nobody = Records(np.zeros((0, *SHAPE), np.uint8), np.zeros(0, np.int64))
     found = mechanism.run(nobody, request, chosen, plan, SystemEntropy(), lambda *_: None)
     assert found.event == PoissonGaussian(sigma, 0.3, 40)
-    noise = found.arrays["signal"].reshape(40, -1) / GRID / sigma
+    noise = found.arrays["signal"].reshape(40, -1) / FIXED_POINT_ONE / sigma
     assert noise.shape == (40, 3 * 16) and abs(noise.std() - 1.0) < 5.0 / math.sqrt(2 * noise.size)
     assert not np.isclose(noise[:, None], noise[None]).all(axis=2)[~np.eye(40, dtype=bool)].any()
     # The counts of all draws together carry the noise of one.
@@ -546,7 +548,7 @@ def test_noise_is_in_every_draw_and_has_the_stated_width() -> None:
         mechanism._stacked({f"{n} {k}": a for n in range(40) for k, a in _noise(sigma, n + 40 * trial)}, chosen)
         for trial in range(200)
     ]
-    counts = np.concatenate([each["count"] for each in many]) / GRID / sigma
+    counts = np.concatenate([each["count"] for each in many]) / FIXED_POINT_ONE / sigma
     assert abs(counts.std() - 1.0) < 5.0 / math.sqrt(2 * counts.size)
 
 
@@ -554,7 +556,8 @@ def _noise(sigma: float, seed: int) -> list[tuple[str, np.ndarray]]:
     generator = np.random.Generator(np.random.PCG64(seed))
     shapes = {"signal": (3, 16), "count": (3, 1)}
     return [
-        (name, np.rint(generator.normal(size=size) * sigma * GRID).astype(np.int64)) for name, size in shapes.items()
+        (name, np.rint(generator.normal(size=size) * sigma * FIXED_POINT_ONE).astype(np.int64))
+        for name, size in shapes.items()
     ]
 
 
@@ -567,7 +570,7 @@ def with_centre(**changes: Any) -> dict[str, Any]:
 
 
 def spoiled(**arrays: np.ndarray) -> dict[str, Any]:
-    return with_centre(centre={**centre_of(values(auxiliary="generated")), **arrays})
+    return with_centre(stage_input={**centre_of(values(auxiliary="generated")), **arrays})
 
 
 GOOD = centre_of(values(auxiliary="generated"))
@@ -599,14 +602,14 @@ HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
     "a centre in stage 0": ({"centre": GOOD}, "stage 0 has no centre"),
     "a stage too many": (with_centre(stage=2), "there is no stage 2"),
     "a second stage of one": ({"stage": 1, "centre": GOOD}, "there is no stage 1"),
-    "a stage without a centre": (with_centre(centre={}), "stage 1 has a centre"),
+    "a stage without a centre": (with_centre(stage_input={}), "stage 1 has a centre"),
     "too few images": (spoiled(images=GOOD["images"][:-1]), "should bring"),
     "images of another shape": (spoiled(images=GOOD["images"].transpose(0, 2, 1, 3)), "should bring"),
     "images in floats": (spoiled(images=GOOD["images"].astype(np.float32)), "images in bytes"),
     "labels in floats": (spoiled(labels=GOOD["labels"].astype(np.float64)), "labels in 64 bits"),
     "too few labels": (spoiled(labels=GOOD["labels"][:-1]), "should bring"),
     "an array too many": (spoiled(more=np.zeros(3)), "should bring"),
-    "an array too few": (with_centre(centre={"images": GOOD["images"]}), "should bring"),
+    "an array too few": (with_centre(stage_input={"images": GOOD["images"]}), "should bring"),
 }
 
 
@@ -691,7 +694,7 @@ def test_what_a_coordinator_makes_of_auto_is_one_number_that_silos_accept() -> N
             "privacy": {"epsilon": 1.0, "epsilons": {"north": 4.0}},
         }
     )
-    asked_of = [question.request for question in questions(scenario, ["north", "south"])]
+    asked_of = [group.request for group in request_groups(scenario, ["north", "south"])]
     assert len({request.epsilon for request in asked_of}) == 2
     (dimensions,) = {request.settings["dimensions"] for request in asked_of}
     assert isinstance(dimensions, int) and 1 <= dimensions <= 10
@@ -707,10 +710,10 @@ def test_auxiliary_images_without_any_content_are_answered(tmp_path: Path, kind:
     """Nothing that a coordinator centres on makes a silo fail once its budget is set aside."""
     chosen = values(**KINDS[kind], auxiliary="generated", draws=2, rate=1.0)
     centre = {**centre_of(chosen), "images": np.full_like(centre_of(chosen)["images"], pixel)}
-    request = replace(asked(chosen), stage=1, centre=centre)
+    request = replace(asked(chosen), stage=1, stage_input=centre)
     images, labels = hostile()
     records = Records(images[8:], labels[8:])
     plan = mechanism.plan(request, chosen)
     found = mechanism.run(records, request, chosen, plan, SeededEntropy(0), lambda *_: None)
-    counts = found.arrays["count"][:, 0] / GRID / matching.count_weight(chosen, 1)
+    counts = found.arrays["count"][:, 0] / FIXED_POINT_ONE / matching.count_weight(chosen, 1)
     np.testing.assert_allclose(counts, np.bincount(labels[8:], minlength=3), atol=1e-3)

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from dpdd.client.mechanisms import sps as mechanism
 from dpdd.client.records.records import Records
 from dpdd.common.errors import ConfigError
-from dpdd.common.methods.sps import feature_statistics as summary
+from dpdd.common.methods.sps import feature_statistics
 from dpdd.common.methods.sps import synthesis as sps
 from dpdd.common.models.backbone import Provenance, build, load, save
 from dpdd.common.models.convnet import ConvNetArchitecture
-from dpdd.common.privacy.clipping import GRID
+from dpdd.common.privacy.clipping import FIXED_POINT_ONE
 from dpdd.common.privacy.entropy import SeededEntropy
 from dpdd.common.randomness import gaussians
 from dpdd.common.synthesis import teacher
@@ -36,7 +36,7 @@ GROUPS = {"groups": 6, "classes_per_group": 2}
 NO_PORTRAIT = {"features": 0, "picture": 0}
 PORTRAIT = {"features": 6, "picture": 4}
 KINDS: dict[str, dict[str, object]] = {
-    "portrait": PORTRAIT,
+    "§embedding§": PORTRAIT,
     "features": {"features": 6, "picture": 0},
     "picture": {"features": 0, "picture": 4},
     "rows": ROWS | NO_PORTRAIT,
@@ -85,14 +85,14 @@ def request_for(
         public_seed=5,
         stage=0 if centre is None else 1,
         backbone_sha256=bytes.fromhex(load(backbone).card.sha256),
-        centre=centre or {},
+        stage_input=centre or {},
     )
     return request, values
 
 
 def centre_for(backbone: Path, settings: Mapping[str, object], kind: str) -> dict[str, NDArray]:
     request, values = request_for(backbone, settings)
-    shapes = sps.centre_shapes(sps.summary_for(values, replace(request, stage=1)))
+    shapes = sps.stage_input_shapes(sps.statistics_for(values, replace(request, stage=1)))
     generator = np.random.Generator(np.random.PCG64(8))
     found: dict[str, NDArray] = {}
     for name, shape in shapes.items():
@@ -151,7 +151,7 @@ def brute_force(backbone: Path, settings: Mapping[str, object], centre: Mapping[
     for index in range(len(images)):
         kept = np.arange(len(images)) != index
         moved = square(whole, clean_sums(backbone, settings, images[kept], labels[kept], centre))
-        assert moved <= GRID**2, f"record {index} moves the sums by {math.sqrt(moved) / GRID}"
+        assert moved <= FIXED_POINT_ONE**2, f"record {index} moves the sums by {math.sqrt(moved) / FIXED_POINT_ONE}"
 
 
 @kinds
@@ -176,21 +176,21 @@ def test_the_floats_themselves_have_norm_one_at_most(
     images, labels = (torch.from_numpy(array) for array in hostile(ODD + 20, 4))
     centre = None if kind is None else centre_for(backbone, settings, kind)
     request, values = request_for(backbone, settings, centre)
-    table = sps.summary_for(values, request)
-    by_class = around(table, centre or {}, labels)
+    spec = sps.statistics_for(values, request)
+    by_class = around(spec, centre or {}, labels)
     with torch.inference_mode():
-        rows, portraits = table.measure(images.float(), by_class)
+        rows, embeddings = spec.measure(images.float(), by_class)
     squares = torch.full((len(images),), values.count_weight**2, dtype=torch.float64)
-    for row in table.rows:
-        squares += table.copies(row) * rows[:, table.columns[row.name]].double().square().sum(1)
-    if portraits is not None and centre is None:
-        norms = portraits.double().norm(dim=1)
-        squares += (norms * table.weights[summary.CLASS_SUMS]) ** 2
-        squares += (norms**2 * table.weights[summary.SECOND_MOMENT]) ** 2
-    elif portraits is not None and centre is not None:
+    for statistic in spec.statistics:
+        squares += spec.copies(statistic) * rows[:, spec.columns[statistic.name]].double().square().sum(1)
+    if embeddings is not None and centre is None:
+        norms = embeddings.double().norm(dim=1)
+        squares += (norms * spec.weights[feature_statistics.CLASS_SUMS]) ** 2
+        squares += (norms**2 * spec.weights[feature_statistics.SECOND_MOMENT]) ** 2
+    elif embeddings is not None and centre is not None:
         guess = torch.from_numpy(centre["teacher"].astype(np.float32))
-        norms = teacher.residuals(portraits, labels, guess).double().norm(dim=1) * portraits.double().norm(dim=1)
-        squares += (norms * table.weights[summary.RESIDUAL]) ** 2
+        norms = teacher.residuals(embeddings, labels, guess).double().norm(dim=1) * embeddings.double().norm(dim=1)
+        squares += (norms * spec.weights[feature_statistics.RESIDUAL]) ** 2
     finite = torch.isfinite(squares)
     assert finite[ODD:].all() or kind == "large"
     assert bool((squares[finite] <= 1.0 + 1e-5).all())
@@ -240,8 +240,8 @@ def test_shipped_features_add_up_to_the_last_bit_too(stage: int) -> None:
         run="test", method="sps", settings={}, epsilon=math.inf, delta=1e-5, classes=CLASSES, shape=shape, public_seed=5
     )
     request = replace(request, stage=stage, backbone_sha256=bytes.fromhex(load("scatter28").card.sha256))
-    shapes = sps.centre_shapes(sps.summary_for(values, request)) if stage else {}
-    request = replace(request, centre={name: generator.normal(size=size) for name, size in shapes.items()})
+    shapes = sps.stage_input_shapes(sps.statistics_for(values, request)) if stage else {}
+    request = replace(request, stage_input={name: generator.normal(size=size) for name, size in shapes.items()})
 
     def sums(kept: np.ndarray) -> Mapping[str, np.ndarray]:
         records, plan = Records(images[kept], labels[kept]), mechanism.plan(request, values)
@@ -262,13 +262,15 @@ def test_sums_are_those_of_a_plain_recomputation(backbone: Path, settings: dict[
     centre = None if kind is None else centre_for(backbone, settings, kind)
     sums = clean_sums(backbone, settings, images, labels, centre)
     request, values = request_for(backbone, settings, centre)
-    table = sps.summary_for(values, request)
-    expected = statistics_of(table, torch.from_numpy(images).float(), torch.from_numpy(labels), 0.0, centre).sums
-    assert sums.keys() == expected.keys() == {segment.name for segment in table.layout.segments}
-    for segment in table.layout.segments:
+    spec = sps.statistics_for(values, request)
+    expected = statistics_of(spec, torch.from_numpy(images).float(), torch.from_numpy(labels), 0.0, centre).sums
+    assert sums.keys() == expected.keys() == {segment.name for segment in spec.layout.segments}
+    for segment in spec.layout.segments:
         # A plain entry loses at most a step per record; a factor's entry half a step of its own, coarser grid.
         step = 1e-6 if segment.factors is None else 3e-4
-        np.testing.assert_allclose(sums[segment.name] / GRID, expected[segment.name], atol=60 * step, rtol=1e-5)
+        np.testing.assert_allclose(
+            sums[segment.name] / FIXED_POINT_ONE, expected[segment.name], atol=60 * step, rtol=1e-5
+        )
 
 
 def test_a_small_clip_makes_every_record_weigh_exactly_one(backbone: Path) -> None:
@@ -276,15 +278,15 @@ def test_a_small_clip_makes_every_record_weigh_exactly_one(backbone: Path) -> No
     settings = KINDS["rows"] | {"clip": 0.001}
     for index in (0, 4, ODD):
         alone = clean_sums(backbone, settings, images[index : index + 1], labels[index : index + 1])
-        assert 0.999 < math.sqrt(square(alone)) / GRID <= 1.0
+        assert 0.999 < math.sqrt(square(alone)) / FIXED_POINT_ONE <= 1.0
 
 
-@pytest.mark.parametrize("kind", ["portrait", "both, tiny clip"])
+@pytest.mark.parametrize("kind", ["§embedding§", "both, tiny clip"])
 def test_little_of_the_norm_is_left_unused(backbone: Path, kind: str) -> None:
-    """A bright image has a portrait of norm 1; rounding takes 2% off its factors at most."""
+    """A bright image has a embedding of norm 1; rounding takes 2% off its factors at most."""
     images = np.random.Generator(np.random.PCG64(2)).random((1, *SHAPE)) * 0.2 + 0.8
     alone = clean_sums(backbone, KINDS[kind], images, np.array([1]))
-    assert 0.96 < math.sqrt(square(alone)) / GRID <= 1.0
+    assert 0.96 < math.sqrt(square(alone)) / FIXED_POINT_ONE <= 1.0
 
 
 @kinds
@@ -295,7 +297,7 @@ def test_counts_are_released_inside_the_same_vector(
     images, labels = hostile(ODD + 50, 7)
     centre = None if kind is None else centre_for(backbone, settings, kind)
     sums = clean_sums(backbone, settings, images[ODD:], labels[ODD:], centre)
-    counts = sums["count"][:, 0] / GRID / settings.get("count_weight", 0.1)
+    counts = sums["count"][:, 0] / FIXED_POINT_ONE / settings.get("count_weight", 0.1)
     np.testing.assert_allclose(counts, np.bincount(labels[ODD:], minlength=4), atol=0.01)
 
 
@@ -306,18 +308,18 @@ def test_without_clipping_the_sums_are_the_moments(backbone: Path) -> None:
     settings = KINDS["both, large clip"]
     request, values = request_for(backbone, settings)
     sums = clean_sums(backbone, settings, images, labels)
-    table = sps.summary_for(values, request)
-    taps = table.network.taps(torch.from_numpy(images).float())
-    row = next(row for row in table.rows if row.name == "class-layer-02")
-    projection = gaussians(5, f"sps projection 2 {row.dimensions}", (row.dimensions, 8)) / 8**0.5
-    z = np.einsum("dc,nchw->nhwd", projection, taps[2].detach().double().numpy())
+    spec = sps.statistics_for(values, request)
+    layers_of = spec.network.layers_of(torch.from_numpy(images).float())
+    statistic = next(statistic for statistic in spec.statistics if statistic.name == "class-layer-02")
+    projection = gaussians(5, f"sps projection 2 {statistic.dimensions}", (statistic.dimensions, 8)) / 8**0.5
+    z = np.einsum("dc,nchw->nhwd", projection, layers_of[2].detach().double().numpy())
     z = 2.0 / (1.0 + np.exp(-z)) - 1.0
     for label in range(4):
         mine = z[labels == label]
         first = mine.mean(axis=(1, 2)).sum(0)
         second = np.einsum("nhwi,nhwj->ij", mine, mine) / (mine.shape[1] * mine.shape[2])
-        expected = np.concatenate([first, second[np.triu_indices(row.dimensions)]]) * table.weights[row.name]
-        np.testing.assert_allclose(sums[row.name][label] / GRID, expected, atol=2e-4)
+        expected = np.concatenate([first, second[np.triu_indices(statistic.dimensions)]]) * spec.weights[statistic.name]
+        np.testing.assert_allclose(sums[statistic.name][label] / FIXED_POINT_ONE, expected, atol=2e-4)
 
 
 @pytest.mark.parametrize("clip", [1.0, 0.1])
@@ -328,44 +330,44 @@ def test_all_stages_sum_the_same_statistic(backbone: Path, clip: float) -> None:
     settings = KINDS["rows"] | {"clip": clip}
     first = clean_sums(backbone, settings, images, labels)
     request, values = request_for(backbone, settings)
-    before, table = (sps.summary_for(values, replace(request, stage=stage)) for stage in (0, 1))
+    before, spec = (sps.statistics_for(values, replace(request, stage=stage)) for stage in (0, 1))
     counts = np.bincount(labels, minlength=4)
     with torch.inference_mode():
         rows, _ = before.measure(torch.from_numpy(images).float())
     if clip < 1.0:
-        norms = sum(rows[:, before.columns[row.name]].square().sum(1) for row in before.rows)
+        norms = sum(rows[:, before.columns[statistic.name]].square().sum(1) for statistic in before.rows)
         assert (torch.as_tensor(norms) > 0.989).float().mean() > 0.5, "most are clipped"
     means = np.stack([rows[labels == label].mean(0).numpy() for label in range(4)])
-    scale = np.concatenate([np.full(row.width, before.weights[row.name]) for row in before.rows])
+    scale = np.concatenate([np.full(statistic.width, before.weights[statistic.name]) for statistic in before.rows])
     centre = {"rows": (means / scale).astype(np.float32)}
     later = clean_sums(backbone, settings, images, labels, centre)
-    for row in table.rows:
-        place = table.columns[row.name]
+    for statistic in spec.statistics:
+        place = spec.columns[statistic.name]
         back = counts[:, None] * centre["rows"][:, place]
-        moved = later[row.name] / GRID / table.weights[row.name]
-        expected = first[row.name] / GRID / before.weights[row.name]
-        found = moved + (back if row.scope == "class" else back.sum(0))
+        moved = later[statistic.name] / FIXED_POINT_ONE / spec.weights[statistic.name]
+        expected = first[statistic.name] / FIXED_POINT_ONE / before.weights[statistic.name]
+        found = moved + (back if statistic.scope == "class" else back.sum(0))
         np.testing.assert_allclose(found / 200, expected / 200, atol=2e-4)
 
 
 def test_stages_take_turns_with_the_backbones(backbone: Path) -> None:
-    """Rows of the second stage are the other network's, centre put back, and the portrait is still the first's."""
+    """Rows of the second stage are the other network's, centre put back, and the embedding is still the first's."""
     images, labels = hostile(ODD + 60, 9)
     images, labels = images[ODD:], labels[ODD:]
     settings = KINDS["two backbones, both"] | {"clip": 1.0}
     request, values = request_for(backbone, settings, centre_for(backbone, settings, "zero"))
-    tables = [sps.summary_for(values, replace(request, stage=stage)) for stage in (0, 1)]
-    assert [table.network.tap_channels for table in tables] == [(4, 6, 8), (5, 7)]
-    alone = sps.summary(values, load(backbone.with_name("other")), 4, SHAPE, 5, first=load(backbone))
+    specs = [sps.statistics_for(values, replace(request, stage=stage)) for stage in (0, 1)]
+    assert [spec.network.layer_channels for spec in specs] == [(4, 6, 8), (5, 7)]
+    alone = sps.feature_statistics(values, load(backbone.with_name("other")), 4, SHAPE, 5, first=load(backbone))
     with torch.inference_mode():
         (_, first), (_, later), (expected, _) = (
-            table.measure(torch.from_numpy(images).float()) for table in (*tables, alone)
+            spec.measure(torch.from_numpy(images).float()) for spec in (*specs, alone)
         )
     assert first is not None and later is not None and torch.equal(first, later)
     sums = clean_sums(backbone, settings, images, labels, centre_for(backbone, settings, "zero"))
-    for row in alone.rows:
-        plain = expected[:, alone.columns[row.name]].sum(0) / alone.weights[row.name]
-        found = sums[row.name].sum(0) / GRID / tables[1].weights[row.name]
+    for statistic in alone.rows:
+        plain = expected[:, alone.columns[statistic.name]].sum(0) / alone.weights[statistic.name]
+        found = sums[statistic.name].sum(0) / FIXED_POINT_ONE / specs[1].weights[statistic.name]
         np.testing.assert_allclose(found / 60, plain.numpy() / 60, atol=2e-4)
 
 
@@ -375,7 +377,7 @@ def test_a_second_backbone_is_pinned_by_its_hash(backbone: Path, damage: str) ->
     wrong = () if damage == "missing" else ("00" * 32,)
     values = values.model_copy(update={"more_sha256": wrong})
     with pytest.raises(ConfigError, match="without their hashes" if damage == "missing" else "asked for"):
-        sps.summary_for(values, replace(request, stage=1))
+        sps.statistics_for(values, replace(request, stage=1))
 
 
 def test_another_backbone_than_the_requests_is_refused(backbone: Path) -> None:
@@ -406,10 +408,10 @@ def test_a_stage_wants_exactly_its_own_centre(backbone: Path, settings: dict[str
     ):
         request, values = request_for(backbone, settings, good)
         with pytest.raises(ConfigError, match="centres on"):
-            mechanism.plan(replace(request, centre=bad), values)
+            mechanism.plan(replace(request, stage_input=bad), values)
     request, values = request_for(backbone, settings)
     with pytest.raises(ConfigError, match="centres on"):
-        mechanism.plan(replace(request, centre=good), values)
+        mechanism.plan(replace(request, stage_input=good), values)
 
 
 def test_a_stage_beyond_the_last_is_refused(backbone: Path) -> None:

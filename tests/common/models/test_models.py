@@ -1,4 +1,4 @@
-"""Models: taps against hooks, and backbones that survive a round trip but no tampering."""
+"""Models: layers_of against hooks, and backbones that survive a round trip but no tampering."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dpdd.common.errors import ConfigError, DpddError, IntegrityError
 from dpdd.common.models import backbone, checkpoint
 from dpdd.common.models.backbone import Architecture, Provenance
 from dpdd.common.models.convnet import ConvNetArchitecture
-from dpdd.common.models.feature_network import FeatureNet, Normalisation
+from dpdd.common.models.feature_network import FeatureNetwork, Normalisation
 from dpdd.common.models.wrn import WideResNetArchitecture
 
 CONVNET = ConvNetArchitecture(channels=1, height=14, width=14, classes=5, widths=(4, 8, 8), pool_after=(1, 3))
@@ -26,7 +26,7 @@ PROVENANCE = Provenance(public_data="noise", licence="none", accuracy=0.2, comma
 architectures = pytest.mark.parametrize("architecture", [CONVNET, WRN], ids=["convnet", "wrn"])
 
 
-def trained(architecture: Architecture) -> FeatureNet:
+def trained(architecture: Architecture) -> FeatureNetwork:
     """Give a network whose running statistics and affine parameters are nothing special."""
     torch.manual_seed(0)
     normalisation = Normalisation((0.4,) * architecture.channels, (0.3,) * architecture.channels)
@@ -70,11 +70,11 @@ def test_taps_equal_what_hooks_see(architecture: Architecture) -> None:
         handle.remove()
     for grad in (False, True):
         with torch.set_grad_enabled(grad):
-            taps = network.taps(batch)
-        assert len(taps) == len(seen) == len(network.tap_channels)
-        assert [tap.shape[1] for tap in taps] == list(network.tap_channels)
-        for tap, expected in zip(taps, seen, strict=True):
-            torch.testing.assert_close(tap, expected, rtol=1e-4, atol=1e-4)
+            layers_of = network.layers_of(batch)
+        assert len(layers_of) == len(seen) == len(network.layer_channels)
+        assert [hook.shape[1] for hook in layers_of] == list(network.layer_channels)
+        for hook, expected in zip(layers_of, seen, strict=True):
+            torch.testing.assert_close(hook, expected, rtol=1e-4, atol=1e-4)
 
 
 @architectures
@@ -83,9 +83,9 @@ def test_tapping_changes_neither_features_nor_running_statistics(architecture: A
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     batch = images(architecture)
     shapes: list[torch.Size] = []
-    tapped = network.features(batch, tap=lambda layer: shapes.append(layer.shape))
+    tapped = network.features(batch, hook=lambda layer: shapes.append(layer.shape))
     torch.testing.assert_close(tapped, network.features(batch), rtol=1e-4, atol=1e-5)
-    assert len(shapes) == len(network.tap_channels)
+    assert len(shapes) == len(network.layer_channels)
     torch.testing.assert_close(network(batch), network.head(tapped), rtol=1e-4, atol=1e-5)
     assert all(torch.equal(tensor, before[name]) for name, tensor in network.state_dict().items())
 
@@ -93,13 +93,13 @@ def test_tapping_changes_neither_features_nor_running_statistics(architecture: A
 def test_gradients_reach_the_images_through_taps() -> None:
     network = trained(CONVNET).requires_grad_(False)
     batch = images(CONVNET).requires_grad_()
-    sum(layer.square().mean() for layer in network.taps(batch)).backward()  # type: ignore[union-attr]
+    sum(layer.square().mean() for layer in network.layers_of(batch)).backward()  # type: ignore[union-attr]
     assert batch.grad is not None and float(batch.grad.abs().min(0).values.max()) > 0
 
 
 def test_taps_need_eval_mode() -> None:
     with pytest.raises(RuntimeError, match="eval"):
-        trained(CONVNET).train().taps(images(CONVNET))
+        trained(CONVNET).train().layers_of(images(CONVNET))
 
 
 def test_cost_of_taps_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,7 +115,7 @@ def test_cost_of_taps_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
         return min(times)
 
     with torch.no_grad():
-        ratio = best(network.taps) / best(network.features)
+        ratio = best(network.layers_of) / best(network.features)
     with capsys.disabled():
         print(f"\ntaps cost {ratio:.2f} times a plain forward pass")
     assert ratio > 0
@@ -260,7 +260,7 @@ def test_shipped_backbones_load(name: str) -> None:
     assert loaded.card.provenance.public_data.startswith("none") != trained_on_something
     batch = images(loaded.card.architecture, 2)
     least = 4 if trained_on_something else 2
-    assert len(loaded.network.taps(batch)) == len(loaded.network.tap_channels) >= least
+    assert len(loaded.network.layers_of(batch)) == len(loaded.network.layer_channels) >= least
     assert loaded.network(batch).shape == (2, loaded.card.classes) and torch.isfinite(loaded.network(batch)).all()
     features = loaded.network.features(batch)
     assert features.shape == (2, loaded.network.head.in_features) and torch.isfinite(features).all()

@@ -157,24 +157,24 @@ def test_features_are_the_tapped_layers_standardised_per_map() -> None:
     images = torch.rand(80, 3, 10, 9)
     network = ScatteringNet(SMALL).eval()
     network.standardise(images)
-    taps = network.taps(images)
-    assert network.tap_channels == (3 * 9, 3 * 16) == tuple(tap.shape[1] for tap in taps)
-    assert torch.equal(network.features(images), torch.cat(taps, dim=1).flatten(1))
+    layers_of = network.layers_of(images)
+    assert network.layer_channels == (3 * 9, 3 * 16) == tuple(hook.shape[1] for hook in layers_of)
+    assert torch.equal(network.features(images), torch.cat(layers_of, dim=1).flatten(1))
     assert network.head.in_features == 3 * 25 * 2 * 2 and network(images).shape == (80, 0)
-    for tap in taps:
-        variance, mean = torch.var_mean(tap, (0, 2, 3))
+    for hook in layers_of:
+        variance, mean = torch.var_mean(hook, (0, 2, 3))
         torch.testing.assert_close(mean, torch.zeros_like(mean), rtol=0, atol=1e-3)
         torch.testing.assert_close(variance, torch.ones_like(variance), rtol=1e-3, atol=0)
     maps = network.scattering(images)
     raw = torch.cat([maps[:, :, :9].flatten(1, 2), maps[:, :, 9:].flatten(1, 2)], dim=1)
     for channel in range(raw.shape[1]):
-        pair = torch.stack([raw[:, channel].flatten(), torch.cat(taps, dim=1)[:, channel].flatten()])
+        pair = torch.stack([raw[:, channel].flatten(), torch.cat(layers_of, dim=1)[:, channel].flatten()])
         assert float(torch.corrcoef(pair)[0, 1]) > 0.999, "standardising is increasing and affine, map by map"
 
 
 def test_one_scale_has_one_tapped_layer() -> None:
     network = ScatteringNet(ScatteringArchitecture(1, 8, 8, scales=1, angles=4)).eval()
-    assert network.tap_channels == (5,) and network.features(torch.rand(2, 1, 8, 8)).shape == (2, 5 * 16)
+    assert network.layer_channels == (5,) and network.features(torch.rand(2, 1, 8, 8)).shape == (2, 5 * 16)
 
 
 def test_round_trip(tmp_path: Path) -> None:
@@ -228,8 +228,8 @@ def test_shipped_backbones_are_what_dead_leaves_give(name: str) -> None:
     make_scattering.check(name, make_scattering.SHELF)
     shipped = backbone.load(name)
     assert shipped.card.architecture == make_scattering.BACKBONES[name] and shipped.card.classes == 0
-    for tap in shipped.network.taps(torch.from_numpy(_leaves(name, 300))):
-        variance, mean = torch.var_mean(tap, (0, 2, 3))
+    for hook in shipped.network.layers_of(torch.from_numpy(_leaves(name, 300))):
+        variance, mean = torch.var_mean(hook, (0, 2, 3))
         assert float(mean.abs().max()) < 0.2 and 0.5 < float(variance.min()) < float(variance.max()) < 1.5
 
 
@@ -298,7 +298,7 @@ def test_sps_takes_it_as_any_backbone() -> None:
     shipped = backbone.load("scatter28")
     table = sps.summary(sps.MethodSettings(backbone="scatter28"), shipped, 10, (1, 28, 28), 0)
     images = torch.rand(4, 1, 28, 28, requires_grad=True)
-    _, portraits = table.measure(images)
-    assert portraits is not None and portraits.shape == (4, 512 + 49 + 1)
-    portraits[:, :512].sum().backward()
-    assert bool(torch.isfinite(portraits).all()) and images.grad is not None and float(images.grad.abs().max()) > 0
+    _, embeddings = table.measure(images)
+    assert embeddings is not None and embeddings.shape == (4, 512 + 49 + 1)
+    embeddings[:, :512].sum().backward()
+    assert bool(torch.isfinite(embeddings).all()) and images.grad is not None and float(images.grad.abs().max()) > 0

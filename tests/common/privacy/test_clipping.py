@@ -1,4 +1,4 @@
-"""One record moves the sum by at most `GRID`, counted in integers, whatever the record holds."""
+"""One record moves the sum by at most `FIXED_POINT_ONE`, counted in integers, whatever the record holds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dpdd.common.privacy import clipping
 from dpdd.common.privacy.clipping import (
-    GRID,
+    FIXED_POINT_ONE,
     ClippedSum,
     Layout,
     Segment,
@@ -92,7 +92,7 @@ def test_every_row_has_norm_at_most_one_on_the_grid(
         grid = clip_to_grid(rows, labels, layout)
     assert grid.dtype == np.int64 and grid.shape == rows.shape
     for row, original, label in zip(grid, rows, labels, strict=True):
-        assert weighted_square(row, label, layout) <= GRID**2
+        assert weighted_square(row, label, layout) <= FIXED_POINT_ONE**2
         if not np.isfinite(original).all():
             assert not row.any()
 
@@ -102,13 +102,13 @@ def test_every_row_has_norm_at_most_one_on_the_grid(
 def test_neighbours_differ_by_at_most_the_grid(
     drawn: tuple[Layout, NDArray[np.float64], NDArray[np.int64]], data: st.DataObject
 ) -> None:
-    """Remove any one record (or, read backwards, add it): the sums move by at most `GRID` in L2."""
+    """Remove any one record (or, read backwards, add it): the sums move by at most `FIXED_POINT_ONE` in L2."""
     layout, rows, labels = drawn
     gone = data.draw(st.integers(0, len(rows) - 1))
     kept = np.arange(len(rows)) != gone
     with_, without = clean(layout, rows, labels), clean(layout, rows[kept], labels[kept])
     moved = sum(int(x) ** 2 for name in with_ for x in (with_[name] - without[name]).ravel())
-    assert moved <= GRID**2
+    assert moved <= FIXED_POINT_ONE**2
 
 
 @settings(deadline=None)
@@ -151,20 +151,20 @@ def test_the_grid_is_close_to_clipping_in_floats(
     norms = np.sqrt((weights * rows**2).sum(axis=1, keepdims=True))
     expected = rows / np.maximum(norms, 1.0)
     used = weights > 0  # columns that a class does not use are not clipped, and go nowhere
-    error = np.abs(clip_to_grid(rows, labels, layout) / GRID - expected)
-    assert error[used].max(initial=0.0) <= 1.01 / GRID
+    error = np.abs(clip_to_grid(rows, labels, layout) / FIXED_POINT_ONE - expected)
+    assert error[used].max(initial=0.0) <= 1.01 / FIXED_POINT_ONE
 
 
 @pytest.mark.parametrize("value", [1e155, 1e200, 1e308, 1.7e308])
 def test_huge_rows_keep_their_direction(value: float) -> None:
     layout = Layout((global_segment("x", 2, 1),))
     grid = clip_to_grid(np.array([[0.75 * value, value]]), np.array([0]), layout)
-    np.testing.assert_allclose(grid / GRID, [[0.6, 0.8]], atol=3 / GRID)
+    np.testing.assert_allclose(grid / FIXED_POINT_ONE, [[0.6, 0.8]], atol=3 / FIXED_POINT_ONE)
 
 
 def test_tiny_rows_become_zero_and_not_something_else() -> None:
     layout = Layout((global_segment("x", 2, 1),))
-    rows = np.array([[1e-320, -1e-320], [1e-308, 5e-324], [0.9 / GRID, -0.9 / GRID]])
+    rows = np.array([[1e-320, -1e-320], [1e-308, 5e-324], [0.9 / FIXED_POINT_ONE, -0.9 / FIXED_POINT_ONE]])
     assert not clip_to_grid(rows, np.zeros(3, dtype=np.int64), layout).any()
 
 
@@ -192,7 +192,7 @@ def test_the_norm_check_cannot_be_overrun() -> None:
     row = np.full((1, 1 + rows), 1e100)
     row[0, 0] = 1e308
     grid = clip_to_grid(row, np.array([0]), layout)
-    assert weighted_square(grid[0], 0, layout) <= GRID**2
+    assert weighted_square(grid[0], 0, layout) <= FIXED_POINT_ONE**2
 
 
 @pytest.mark.parametrize("margin", [1.000001, 2.0, 4096.0])
@@ -202,14 +202,17 @@ def test_the_bound_does_not_hang_on_the_float_arithmetic(margin: float, monkeypa
     for side in (1, 2, 1 << 12):
         layout = Layout((Segment("x", side, side, (tuple(range(side)),)),))
         grid = clip_to_grid(np.full((1, side), 1e100), np.array([0]), layout)
-        assert weighted_square(grid[0], 0, layout) <= GRID**2
+        assert weighted_square(grid[0], 0, layout) <= FIXED_POINT_ONE**2
 
 
 def test_overlapping_groups_count_as_often_as_they_are_added() -> None:
     layout = Layout((Segment("groups", 2, 3, ((0, 1), (1, 2), (0, 1, 2), ())),))
     rows, labels = np.full((4, 2), 10.0), np.arange(4)
     grid = clip_to_grid(rows, labels, layout)
-    norms = [math.sqrt(weighted_square(row, label, layout)) / GRID for row, label in zip(grid, labels, strict=True)]
+    norms = [
+        math.sqrt(weighted_square(row, label, layout)) / FIXED_POINT_ONE
+        for row, label in zip(grid, labels, strict=True)
+    ]
     np.testing.assert_allclose(norms, [1, 1, 1, 0], atol=1e-5)
     sums = clean(layout, rows, labels)["groups"]
     np.testing.assert_array_equal(sums[0], grid[0] + grid[2])
@@ -220,8 +223,10 @@ def test_overlapping_groups_count_as_often_as_they_are_added() -> None:
 def test_float32_and_other_inputs_are_taken_as_they_are() -> None:
     layout = Layout((global_segment("x", 2, 1),))
     rows = np.array([[0.25, 0.5]], dtype=np.float32)
-    np.testing.assert_array_equal(clip_to_grid(rows, np.array([0]), layout) // GRID, 0)
-    np.testing.assert_allclose(clip_to_grid(rows, np.array([0]), layout) / GRID, rows, atol=2 / GRID)
+    np.testing.assert_array_equal(clip_to_grid(rows, np.array([0]), layout) // FIXED_POINT_ONE, 0)
+    np.testing.assert_allclose(
+        clip_to_grid(rows, np.array([0]), layout) / FIXED_POINT_ONE, rows, atol=2 / FIXED_POINT_ONE
+    )
 
 
 @pytest.mark.parametrize("shape", [(2, 1), (2, 3), (2, 5), (4,), (2, 4, 1), (3, 4)])
@@ -338,7 +343,7 @@ def test_neighbours_differ_by_at_most_the_grid_with_outer_products_too(drawn: Dr
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         whole, without = drawn.sums(), drawn.sums(np.flatnonzero(np.arange(len(drawn.rows)) != gone))
-    assert moved(whole, without) <= GRID**2
+    assert moved(whole, without) <= FIXED_POINT_ONE**2
     parts = [drawn.rows[gone], *(factor[gone] for pair in drawn.factors.values() for factor in pair)]
     if not all(np.isfinite(part).all() for part in parts):
         assert moved(whole, without) == 0, "a NaN anywhere takes out all of the record"
@@ -404,7 +409,7 @@ def test_factors_are_whole_numbers_within_their_bound(drawn: tuple[Segment, NDAr
         warnings.simplefilter("error")
         grid = factor_to_grid(rows, segment, 0)
     np.testing.assert_array_equal(rows, before)
-    assert factor_bound(segment) ** 2 <= segment.norm * GRID and grid.shape == rows.shape
+    assert factor_bound(segment) ** 2 <= segment.norm * FIXED_POINT_ONE and grid.shape == rows.shape
     for row, original in zip(grid, rows, strict=True):
         assert all(float(x).is_integer() for x in row)
         assert sum(int(x) ** 2 for x in row) <= factor_bound(segment) ** 2
@@ -457,7 +462,7 @@ def test_a_long_factor_uses_the_bound_but_for_rounding(norm: float, width: int) 
 def test_the_room_is_all_that_outer_products_leave(drawn: Drawn) -> None:
     layout = drawn.layout
     taken_up = sum(factor_bound(segment) ** 4 for segment in layout.products)
-    assert layout.room**2 + taken_up <= GRID**2 < (layout.room + 1) ** 2 + taken_up
+    assert layout.room**2 + taken_up <= FIXED_POINT_ONE**2 < (layout.room + 1) ** 2 + taken_up
     for row, label in zip(clip_to_grid(drawn.rows, drawn.labels, layout), drawn.labels, strict=True):
         assert weighted_square(row, int(label), layout) <= layout.room**2
 
@@ -465,9 +470,11 @@ def test_the_room_is_all_that_outer_products_leave(drawn: Drawn) -> None:
 def test_plain_segments_use_the_room() -> None:
     layout = Layout((global_segment("x", 3, 1), product_segment("p", 2, 2, 1, norm=0.8)))
     grid = clip_to_grid(np.full((1, 3), 1e6), np.array([0]), layout)
-    assert math.sqrt(weighted_square(grid[0], 0, layout)) / GRID == pytest.approx(0.6, abs=5e-3)
+    assert math.sqrt(weighted_square(grid[0], 0, layout)) / FIXED_POINT_ONE == pytest.approx(0.6, abs=5e-3)
     small = np.array([[0.1, 0.2, 0.3]])
-    np.testing.assert_allclose(clip_to_grid(small, np.array([0]), layout) / GRID, small, atol=2 / GRID)
+    np.testing.assert_allclose(
+        clip_to_grid(small, np.array([0]), layout) / FIXED_POINT_ONE, small, atol=2 / FIXED_POINT_ONE
+    )
 
 
 def test_outer_products_above_norm_one_together_are_refused() -> None:

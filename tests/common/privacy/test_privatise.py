@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dpdd.common.privacy import discrete_gaussian
 from dpdd.common.privacy.accounting import gaussian_delta
-from dpdd.common.privacy.clipping import GRID, ClippedSum, Layout, class_segment, global_segment
+from dpdd.common.privacy.clipping import FIXED_POINT_ONE, ClippedSum, Layout, class_segment, global_segment
 from dpdd.common.privacy.entropy import SeededEntropy, SystemEntropy
 from dpdd.common.privacy.events import Gaussian, NonPrivate, compose
 from dpdd.common.privacy.privatise import Privatised, combine, in_units, noise_distance, privatise
@@ -107,7 +107,7 @@ def test_every_coordinate_gets_noise_of_the_stated_scale() -> None:
     layout = Layout((global_segment("a", 20_000, 1), class_segment("b", 10_000, 1)))
     released = privatise(ClippedSum(layout), Gaussian(2.5), SystemEntropy())
     for array in released.arrays.values():
-        spread = float(np.mean((array / (2.5 * GRID)) ** 2))
+        spread = float(np.mean((array / (2.5 * FIXED_POINT_ONE)) ** 2))
         assert abs(spread - 1) < 6 * math.sqrt(2 / array.size)
         assert len(np.unique(array)) > 0.99 * array.size
     first, second = released.arrays["a"].ravel()[:10_000], released.arrays["b"].ravel()
@@ -173,7 +173,7 @@ def test_only_system_entropy_makes_something_releasable() -> None:
 
 
 def test_the_distance_of_a_release_covers_all_its_coordinates() -> None:
-    scale = discrete_gaussian.scale_for(4.0 * GRID)
+    scale = discrete_gaussian.scale_for(4.0 * FIXED_POINT_ONE)
     assert LAYOUT.coordinates == 6
     assert noisy().distance == noise_distance(Gaussian(4.0), LAYOUT) == 6 * discrete_gaussian.distance(scale)
 
@@ -222,7 +222,7 @@ def test_post_processing_keeps_what_it_cost() -> None:
     released = privatise(total_of(), Gaussian(4.0), SystemEntropy())
     images = released.post_process(lambda arrays: {"mean": in_units(arrays["sums"]) / 3})
     assert list(images.arrays) == ["mean"]
-    np.testing.assert_array_equal(images.arrays["mean"], released.arrays["sums"] / GRID / 3)
+    np.testing.assert_array_equal(images.arrays["mean"], released.arrays["sums"] / FIXED_POINT_ONE / 3)
     assert (images.event, images.distance, images.releasable) == (released.event, released.distance, True)
     assert not images.arrays["mean"].flags.writeable
     with pytest.raises(ValueError, match="read-only"):

@@ -8,7 +8,7 @@ import pickle
 import numpy as np
 import pytest
 
-from dpdd.common.privacy.clipping import GRID, ClippedSum, Layout, class_segment
+from dpdd.common.privacy.clipping import FIXED_POINT_ONE, ClippedSum, Layout, class_segment
 from dpdd.common.privacy.entropy import SeededEntropy, SystemEntropy
 from dpdd.common.privacy.events import Gaussian, NonPrivate, PoissonGaussian
 from dpdd.common.privacy.privatise import privatise
@@ -54,7 +54,7 @@ def test_an_empty_batch_is_released_like_any_other() -> None:
     total.add(np.ones((1000, 4))[empty], np.zeros(1000, np.int64)[empty])
     noisy = privatise(total, Gaussian(2.0), SystemEntropy())
     assert noisy.arrays["sums"].shape == (3, 4)
-    assert 0.0 < np.abs(noisy.arrays["sums"]).max() < 20 * GRID
+    assert 0.0 < np.abs(noisy.arrays["sums"]).max() < 20 * FIXED_POINT_ONE
 
 
 LAYOUT = Layout((class_segment("sums", 4, classes=3),))
@@ -100,7 +100,7 @@ def test_only_members_are_added_and_each_once() -> None:
     add(total, inside[3:])
     found = privatise(total, NonPrivate(), SeededEntropy(1)).arrays["sums"]
     assert found[0].tolist() == [len(inside) * (found[0, 0] // len(inside))] * 4
-    assert found[0, 0] / GRID == pytest.approx(0.5 * len(inside), rel=1e-5) and not found[1:].any()
+    assert found[0, 0] / FIXED_POINT_ONE == pytest.approx(0.5 * len(inside), rel=1e-5) and not found[1:].any()
 
 
 @pytest.mark.parametrize("rows", [0, 1, 3, 40])
@@ -172,7 +172,7 @@ def test_an_empty_sample_gets_noise_like_any_other(records: int) -> None:
     assert len(total.members) == 0
     add(total, total.members)
     noisy = privatise(total, PoissonGaussian(2.0, 1e-15, 1), SystemEntropy()).arrays["sums"]
-    assert noisy.any() and np.abs(noisy).max() < 20 * 2 * GRID
+    assert noisy.any() and np.abs(noisy).max() < 20 * 2 * FIXED_POINT_ONE
 
 
 @pytest.mark.parametrize("rate", [0.02, 0.3])

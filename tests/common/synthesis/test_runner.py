@@ -23,10 +23,10 @@ from dpdd.common.methods.sps import synthesis as sps
 from dpdd.common.methods.sps.feature_statistics import CLASS_SUMS, COUNT, SECOND_MOMENT
 from dpdd.common.models.backbone import Provenance, build, load, save
 from dpdd.common.models.convnet import ConvNetArchitecture
-from dpdd.common.synthesis import runner as workshop
-from dpdd.common.synthesis.image_pyramid import Canvas
-from dpdd.common.synthesis.labelled_set import SyntheticSet
-from dpdd.common.synthesis.runner import MixedPrecision, Workshop, moved
+from dpdd.common.synthesis import runner as runner
+from dpdd.common.synthesis.image_pyramid import ImagePyramid
+from dpdd.common.synthesis.labelled_set import LabelledSet
+from dpdd.common.synthesis.runner import MixedPrecision, SynthesisRunner, moved
 from dpdd.common.synthesis.statistics import Statistics
 
 CLASSES, SHAPE = ("left", "right"), (1, 12, 12)
@@ -54,22 +54,24 @@ def statistics(method: sps.MethodSettings) -> list[Statistics]:
 
 def statistics_of(method: sps.MethodSettings) -> Statistics:
     """Noise-free sums over images that are light on the left or on the right."""
-    table = sps.summary(method, load(method.backbone), len(CLASSES), SHAPE, 1)
+    spec = sps.feature_statistics(method, load(method.backbone), len(CLASSES), SHAPE, 1)
     labels = torch.arange(80) % 2
     images = 0.2 * torch.rand(80, *SHAPE, generator=torch.Generator().manual_seed(2))
     images[labels == 0, :, :, :6] += 0.7
     images[labels == 1, :, :, 6:] += 0.5
     with torch.inference_mode():
-        vectors, portraits = table.measure(images)
-    assert portraits is not None
+        vectors, embeddings = spec.measure(images)
+    assert embeddings is not None
     one_hot = torch.nn.functional.one_hot(labels).double()
     sums: dict[str, torch.Tensor] = {
-        CLASS_SUMS: one_hot.T @ portraits.double() * table.weights[CLASS_SUMS],
-        SECOND_MOMENT: (portraits.double().T @ portraits.double()).reshape(1, -1) * table.weights[SECOND_MOMENT],
-        COUNT: one_hot.sum(0)[:, None] * table.weights[COUNT],
+        CLASS_SUMS: one_hot.T @ embeddings.double() * spec.weights[CLASS_SUMS],
+        SECOND_MOMENT: (embeddings.double().T @ embeddings.double()).reshape(1, -1) * spec.weights[SECOND_MOMENT],
+        COUNT: one_hot.sum(0)[:, None] * spec.weights[COUNT],
     }
-    for row in table.rows:
-        sums[row.name] = sps.membership(row, table).double() @ one_hot.T @ vectors[:, table.columns[row.name]].double()
+    for statistic in spec.statistics:
+        sums[statistic.name] = (
+            sps.membership(statistic, spec).double() @ one_hot.T @ vectors[:, spec.columns[statistic.name]].double()
+        )
     return Statistics({name: value.numpy() for name, value in sums.items()}, 0.0, 1)
 
 
@@ -80,7 +82,7 @@ def make(
     images_per_class: int = 10,
     seed: int = 1,
     **options: object,
-) -> SyntheticSet:
+) -> LabelledSet:
     return sps.synthesise(
         statistics,
         method,
@@ -93,7 +95,7 @@ def make(
     )
 
 
-def same(one: SyntheticSet, other: SyntheticSet) -> bool:
+def same(one: LabelledSet, other: LabelledSet) -> bool:
     assert one.soft is not None and other.soft is not None
     return one.images.tobytes() == other.images.tobytes() and one.soft.tobytes() == other.soft.tobytes()
 
@@ -109,7 +111,7 @@ def test_workers_make_no_difference(statistics: list[Statistics], method: sps.Me
     two = make(
         statistics,
         method,
-        workshop=Workshop(tmp_path, "cpu", workers=2),
+        runner=SynthesisRunner(tmp_path, "cpu", workers=2),
         progress=lambda *what: seen.append(what),  # type: ignore[arg-type]
     )
     assert same(one, two)
@@ -135,7 +137,7 @@ def test_without_a_folder_nothing_is_written_and_one_thread_works(
 
 
 def test_one_image_per_class(statistics: list[Statistics], method: sps.MethodSettings, tmp_path: Path) -> None:
-    made = make(statistics, method, images_per_class=1, workshop=Workshop(tmp_path))
+    made = make(statistics, method, images_per_class=1, runner=SynthesisRunner(tmp_path))
     assert made.images.shape == (2, *SHAPE) and made.labels.tolist() == [0, 1]
     (batch,) = (load_file(path)["images"] for path in tmp_path.glob("*/batch-*"))
     assert len(batch) == 4 and (made.images == batch[::2]).all()  # one alone has no covariance
@@ -144,9 +146,9 @@ def test_one_image_per_class(statistics: list[Statistics], method: sps.MethodSet
 def test_a_longer_run_starts_with_the_shorter_one_s_batches(
     statistics: list[Statistics], method: sps.MethodSettings, tmp_path: Path
 ) -> None:
-    make(statistics, method, images_per_class=4, workshop=Workshop(tmp_path))
+    make(statistics, method, images_per_class=4, runner=SynthesisRunner(tmp_path))
     before = batches_in(tmp_path)
-    more = make(statistics, method, images_per_class=8, workshop=Workshop(tmp_path))
+    more = make(statistics, method, images_per_class=8, runner=SynthesisRunner(tmp_path))
     after = batches_in(tmp_path)
     assert len(before) == 1 and len(after) == 2 and before.items() <= after.items()
     assert same(more, make(statistics, method, images_per_class=8))
@@ -155,7 +157,7 @@ def test_a_longer_run_starts_with_the_shorter_one_s_batches(
 def test_the_preview_shows_the_finished_images(
     statistics: list[Statistics], method: sps.MethodSettings, tmp_path: Path
 ) -> None:
-    made = make(statistics, method, images_per_class=12, workshop=Workshop(tmp_path))
+    made = make(statistics, method, images_per_class=12, runner=SynthesisRunner(tmp_path))
     (path,) = tmp_path.glob("*/preview.png")
     with Image.open(path) as preview:
         assert preview.tobytes() == made.preview().tobytes()
@@ -164,14 +166,14 @@ def test_the_preview_shows_the_finished_images(
 def test_a_running_batch_is_shown_too(
     statistics: list[Statistics], method: sps.MethodSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workshop, "PREVIEW_SECONDS", 0.0)
+    monkeypatch.setattr(runner, "PREVIEW_SECONDS", 0.0)
     looks = []
 
     def look(_what: str, done: int, _of: int) -> None:
         (path,) = tmp_path.glob("*/preview.png")
         looks.append((done, path.read_bytes(), len(batches_in(tmp_path))))
 
-    made = make(statistics, method, images_per_class=4, workshop=Workshop(tmp_path), progress=look)
+    made = make(statistics, method, images_per_class=4, runner=SynthesisRunner(tmp_path), progress=look)
     assert [done for done, _, _ in looks] == [1, 2, 3, 4, 5, 6]
     assert len({png for _, png, _ in looks}) == 6 and [kept for _, _, kept in looks] == [0] * 5 + [1]
     assert same(made, make(statistics, method, images_per_class=4))
@@ -189,7 +191,7 @@ def _changes(statistics: list[Statistics], method: sps.MethodSettings) -> Mappin
         "seed": {"seed": 2},
         "one number": {"statistics": [replace(stage, sums=nudged)]},
         "noise": {"statistics": [replace(stage, noise=0.01)]},
-        "a centre": {"statistics": [replace(stage, centre={"teacher": np.zeros(3)})]},
+        "a centre": {"statistics": [replace(stage, stage_input={"teacher": np.zeros(3)})]},
     }
 
 
@@ -202,7 +204,7 @@ def test_what_decides_a_batch_decides_its_fingerprint(
 
     found = {"nothing": task().fingerprint("cpu"), "device": task().fingerprint("cuda")}
     found |= {name: task(**change).fingerprint("cpu") for name, change in _changes(statistics, method).items()}  # type: ignore[arg-type]
-    monkeypatch.setattr(workshop, "_code", lambda: "other code")
+    monkeypatch.setattr(runner, "_code", lambda: "other code")
     found["code"] = task().fingerprint("cpu")
     assert len(set(found.values())) == len(found), found
     monkeypatch.undo()
@@ -213,9 +215,9 @@ def test_what_decides_a_batch_decides_its_fingerprint(
 def test_changed_settings_do_not_take_old_batches(
     statistics: list[Statistics], method: sps.MethodSettings, tmp_path: Path
 ) -> None:
-    make(statistics, method, images_per_class=4, workshop=Workshop(tmp_path))
+    make(statistics, method, images_per_class=4, runner=SynthesisRunner(tmp_path))
     changed = FAST.model_copy(update={"learning_rate": 0.05})
-    made = make(statistics, method, changed, images_per_class=4, workshop=Workshop(tmp_path))
+    made = make(statistics, method, changed, images_per_class=4, runner=SynthesisRunner(tmp_path))
     assert len(list(tmp_path.iterdir())) == 2
     assert same(made, make(statistics, method, changed, images_per_class=4))
 
@@ -224,7 +226,7 @@ def test_changed_settings_do_not_take_old_batches(
 def test_a_damaged_batch_is_made_again(
     statistics: list[Statistics], method: sps.MethodSettings, tmp_path: Path, damage: str
 ) -> None:
-    whole = make(statistics, method, images_per_class=8, workshop=Workshop(tmp_path))
+    whole = make(statistics, method, images_per_class=8, runner=SynthesisRunner(tmp_path))
     first, second = sorted(tmp_path.glob("*/batch-*.safetensors"))
     data, untouched = first.read_bytes(), second.stat().st_mtime_ns
     if damage == "other":
@@ -232,7 +234,7 @@ def test_a_damaged_batch_is_made_again(
     else:
         flipped = data[:-9] + bytes([data[-9] ^ 1]) + data[-8:]
         first.write_bytes({"empty": b"", "cut": data[:-1], "flipped": flipped}[damage])
-    assert same(make(statistics, method, images_per_class=8, workshop=Workshop(tmp_path)), whole)
+    assert same(make(statistics, method, images_per_class=8, runner=SynthesisRunner(tmp_path)), whole)
     assert first.read_bytes() == data and second.stat().st_mtime_ns == untouched
 
 
@@ -240,7 +242,7 @@ SLOWLY = """
 import pickle, sys, time
 from pathlib import Path
 from dpdd.common.synthesis import sps
-from dpdd.common.synthesis.runner import Workshop
+from dpdd.common.synthesis.runner import SynthesisRunner
 
 def slowly(what, done, of):
     if done == 16:
@@ -249,8 +251,8 @@ def slowly(what, done, of):
 
 if __name__ == "__main__":
     arguments = pickle.loads(Path(sys.argv[1]).read_bytes())
-    workshop = Workshop(Path(sys.argv[2]), workers=2)
-    sps.synthesise(*arguments.pop("given"), **arguments, workshop=workshop, progress=slowly)
+    runner = SynthesisRunner(Path(sys.argv[2]), workers=2)
+    sps.synthesise(*arguments.pop("given"), **arguments, runner=runner, progress=slowly)
 """
 
 
@@ -272,7 +274,7 @@ def test_a_killed_run_goes_on_where_it_was(
             os.killpg(run.pid, signal.SIGKILL)
     before = batches_in(tmp_path / "kept")
     assert 1 <= len(before) < 4
-    resumed = make(statistics, method, images_per_class=14, workshop=Workshop(tmp_path / "kept"))
+    resumed = make(statistics, method, images_per_class=14, runner=SynthesisRunner(tmp_path / "kept"))
     after = batches_in(tmp_path / "kept")
     assert len(after) == 4 and before.items() <= after.items()
     assert same(resumed, make(statistics, method, images_per_class=14))
@@ -281,7 +283,7 @@ def test_a_killed_run_goes_on_where_it_was(
 class Doomed(sps.ImageTask):
     """A task that kills whoever makes its second batch."""
 
-    def make(self, number: int, device: torch.device) -> Iterator[Canvas]:
+    def make(self, number: int, device: torch.device) -> Iterator[ImagePyramid]:
         if number == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         return super().make(number, device)
@@ -290,7 +292,7 @@ class Doomed(sps.ImageTask):
 def test_a_worker_that_dies_is_told_of(statistics: list[Statistics], method: sps.MethodSettings) -> None:
     task = Doomed(statistics, method, FAST, CLASSES, SHAPE, 1, 4)
     with pytest.raises(DpddError, match="exit code -9"):
-        Workshop(workers=2).make(task, range(2))
+        SynthesisRunner(workers=2).make(task, range(2))
 
 
 def test_off_class_images_are_drawn_again(
@@ -304,7 +306,7 @@ def test_off_class_images_are_drawn_again(
         method,
         poor.model_copy(update={"redraws": 3}),
         images_per_class=40,
-        workshop=Workshop(tmp_path),
+        runner=SynthesisRunner(tmp_path),
         progress=lambda what, _done, _of: said.add(what),
     )
     assert before.soft is not None and after.soft is not None and after.teacher is not None
@@ -338,7 +340,7 @@ def test_averaging_over_steps_changes_values_and_not_the_first_gradient(
     statistics: list[Statistics], method: sps.MethodSettings
 ) -> None:
     def pixels(steps: int, ema: float) -> bytes:
-        others = {"portrait_weight": 0.0, "picture_weight": 0.0, "teacher_weight": 0.0, "smoothness": 0.0}
+        others = {"embedding_weight": 0.0, "picture_weight": 0.0, "teacher_weight": 0.0, "smoothness": 0.0}
         settings = FAST.model_copy(update={**others, "steps": steps, "ema": ema})
         return make(statistics, method, settings, images_per_class=4).images.tobytes()
 
@@ -348,38 +350,40 @@ def test_averaging_over_steps_changes_values_and_not_the_first_gradient(
 
 def test_devices_that_are_not_there_are_refused() -> None:
     with pytest.raises(ConfigError, match="auto, cpu or cuda"):
-        Workshop(device="tpu")
+        SynthesisRunner(device="tpu")
     with pytest.raises(ConfigError, match="at least 1"):
-        Workshop(workers=0)
+        SynthesisRunner(workers=0)
     if not torch.cuda.is_available():
         with pytest.raises(ConfigError, match="no GPU"):
-            Workshop(device="cuda")
-        assert Workshop(device="auto").kind == "cpu"
-        assert Workshop(workers=None).places(1000) == ["cpu"] * (os.cpu_count() or 1)
+            SynthesisRunner(device="cuda")
+        assert SynthesisRunner(device="auto").kind == "cpu"
+        assert SynthesisRunner(workers=None).places(1000) == ["cpu"] * (os.cpu_count() or 1)
 
 
 def test_one_process_for_each_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
-    assert Workshop(workers=None).places(8) == ["cuda:0", "cuda:1", "cuda:2"]
-    assert Workshop(workers=None).places(2) == ["cuda:0", "cuda:1"]
-    assert Workshop(workers=1).places(8) == ["cuda:0"]
-    assert Workshop(device="cpu", workers=2).places(8) == ["cpu", "cpu"]
+    assert SynthesisRunner(workers=None).places(8) == ["cuda:0", "cuda:1", "cuda:2"]
+    assert SynthesisRunner(workers=None).places(2) == ["cuda:0", "cuda:1"]
+    assert SynthesisRunner(workers=1).places(8) == ["cuda:0"]
+    assert SynthesisRunner(device="cpu", workers=2).places(8) == ["cpu", "cpu"]
 
 
 def test_what_is_moved_is_a_copy_that_measures_alike(statistics: list[Statistics], method: sps.MethodSettings) -> None:
     task = sps.ImageTask(statistics, method, FAST, CLASSES, SHAPE, 1, 4)
-    looks, likeness = task._goals
-    (table, wanted), ((there, goals),), like = looks[0], *moved((looks, likeness), torch.device("cpu"))
-    assert there.network is not table.network and like is not likeness and like is not None and likeness is not None
+    looks, moment_loss = task._goals
+    (spec, wanted), ((there, goals),), like = looks[0], *moved((looks, moment_loss), torch.device("cpu"))
+    assert (
+        there.network is not spec.network and like is not moment_loss and like is not None and moment_loss is not None
+    )
     images = torch.rand(8, *SHAPE, generator=torch.Generator().manual_seed(5))
-    vectors, portraits = table.measure(images)
-    again, portraits_again = there.measure(images)
-    assert portraits is not None and portraits_again is not None
-    assert torch.equal(vectors, again) and torch.equal(portraits, portraits_again)
-    losses = [sps.mismatch(vectors, task.labels, table, goal, 10.0) for goal in (wanted, goals)]
+    vectors, embeddings = spec.measure(images)
+    again, embeddings_again = there.measure(images)
+    assert embeddings is not None and embeddings_again is not None
+    assert torch.equal(vectors, again) and torch.equal(embeddings, embeddings_again)
+    losses = [sps.mismatch(vectors, task.labels, spec, goal, 10.0) for goal in (wanted, goals)]
     assert torch.equal(*losses)
-    for one, other in zip(likeness.gaps(portraits, task.labels), like.gaps(portraits, task.labels), strict=True):
+    for one, other in zip(moment_loss.gaps(embeddings, task.labels), like.gaps(embeddings, task.labels), strict=True):
         assert torch.equal(one, other)
 
 
@@ -387,9 +391,9 @@ def test_mixed_precision_gives_float32_near_the_network_s_own(backbone: str) -> 
     network = load(backbone).network
     mixed = MixedPrecision(network, "cpu")
     images = torch.rand(6, *SHAPE, generator=torch.Generator().manual_seed(6)).requires_grad_(True)
-    taps: list[torch.Tensor] = []
-    features, exact = mixed.features(images, taps.append), network.features(images)
-    assert features.dtype == torch.float32 and {tap.dtype for tap in taps} == {torch.float32}
+    layers_of: list[torch.Tensor] = []
+    features, exact = mixed.features(images, layers_of.append), network.features(images)
+    assert features.dtype == torch.float32 and {hook.dtype for hook in layers_of} == {torch.float32}
     assert mixed.features(images).dtype == torch.float32
     assert not torch.equal(features, exact)  # it is another precision
     torch.testing.assert_close(features, exact, atol=0.02 * float(exact.detach().abs().max()), rtol=0)

@@ -12,7 +12,7 @@ from dpdd.common.errors import IntegrityError
 from dpdd.common.privacy.clipping import Layout, class_segment
 from dpdd.common.privacy.events import Gaussian
 from dpdd.common.wire.arrays import from_wire, to_wire
-from dpdd.common.wire.quantise import lengthen, shorten
+from dpdd.common.wire.quantise import dequantise, quantise
 from dpdd.common.wire.release import Release
 from dpdd.server.aggregation.precision import add_up, by_precision
 
@@ -23,10 +23,10 @@ LARGEST = 2**61  # more than 13.5 times the widest noise
 @settings(max_examples=200, deadline=None)
 @given(arrays(np.int64, (3, 5), elements=st.integers(-LARGEST, LARGEST)))
 def test_rounding_is_at_most_half_a_step_and_the_step_the_smallest(long: np.ndarray) -> None:
-    short = shorten({"signal": long, "count": long[:, :1]}, "signal")
+    short = quantise({"signal": long, "count": long[:, :1]}, "signal")
     step = int(short["signal-step"][0, 0])
     assert short["signal"].dtype == np.int16
-    back = lengthen(short)
+    back = dequantise(short)
     assert back.keys() == {"signal", "count"} and back["signal"].dtype == np.int64
     for before, after in zip(long.ravel().tolist(), back["signal"].ravel().tolist(), strict=True):
         assert 2 * abs(before - after) <= step * (1 + 1e-9)
@@ -37,15 +37,15 @@ def test_rounding_is_at_most_half_a_step_and_the_step_the_smallest(long: np.ndar
 
 def test_small_numbers_and_none_at_all_travel_exactly() -> None:
     for long in (np.array([[32767, -32767, 0]]), np.zeros((2, 3), np.int64), np.zeros((0, 3), np.int64)):
-        np.testing.assert_array_equal(lengthen(shorten({"x": long}, "x"))["x"], long)
+        np.testing.assert_array_equal(dequantise(quantise({"x": long}, "x"))["x"], long)
 
 
 def test_the_wire_carries_it_in_a_quarter_of_the_bytes() -> None:
     long = np.random.default_rng(1).integers(-(10**9), 10**9, (100, 50))
-    short = shorten({"signal": long}, "signal")
+    short = quantise({"signal": long}, "signal")
     messages = [to_wire(name, array) for name, array in short.items()]
     assert sum(len(message.data) for message in messages) == 2 * long.size + 8
-    np.testing.assert_array_equal(lengthen(from_wire(messages))["signal"], lengthen(short)["signal"])
+    np.testing.assert_array_equal(dequantise(from_wire(messages))["signal"], dequantise(short)["signal"])
 
 
 def release(arrays: dict[str, np.ndarray], silo: str = "north") -> Release:
@@ -113,6 +113,6 @@ def test_the_largest_allowed_step_cannot_wrap_the_sums() -> None:
 def test_long_and_short_sums_add_up_together() -> None:
     """A silo may send either: the step is public, and the sum exact for what was sent."""
     long = {"signal": np.arange(15).reshape(3, 5) * 10**6, "count": np.ones((3, 1), np.int64)}
-    short = shorten(long, "signal")
+    short = quantise(long, "signal")
     total = add_up([release(long), release(short)], LAYOUT).sums["signal"] * 2**20
-    np.testing.assert_array_equal(total, long["signal"] + lengthen(short)["signal"])
+    np.testing.assert_array_equal(total, long["signal"] + dequantise(short)["signal"])

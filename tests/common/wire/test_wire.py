@@ -45,7 +45,7 @@ REQUEST = ReleaseRequest(
     public_seed=7,
     stage=2,
     backbone_sha256=bytes(32),
-    centre={"b": np.arange(6.0).reshape(2, 3), "a": np.arange(3)},
+    stage_input={"b": np.arange(6.0).reshape(2, 3), "a": np.arange(3)},
 )
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 
@@ -95,7 +95,7 @@ requests = st.builds(
     kind=st.sampled_from(Kind),
     stage=st.integers(0, 2**32 - 1),
     backbone_sha256=st.just(b"") | st.binary(min_size=32, max_size=32),
-    centre=st.dictionaries(names, arrays, max_size=3),
+    stage_input=st.dictionaries(names, arrays, max_size=3),
 )
 sigmas = st.floats(1e-6, 1e9)
 counts = st.integers(1, 2**20)
@@ -133,7 +133,7 @@ def test_requests_come_back(request_: ReleaseRequest) -> None:
     data = request_.encode()
     back = decode_request(data)
     assert back == request_
-    assert same_arrays(back.centre, request_.centre)
+    assert same_arrays(back.stage_input, request_.stage_input)
     assert back.encode() == data and back.id == request_.id == hashlib.sha256(data).hexdigest()
 
 
@@ -141,12 +141,12 @@ def test_the_same_content_has_the_same_id() -> None:
     again = dataclasses.replace(
         REQUEST,
         settings={key: REQUEST.settings[key] for key in sorted(REQUEST.settings, reverse=True)},
-        centre={name: np.asfortranarray(array) for name, array in reversed(REQUEST.centre.items())},
+        stage_input={name: np.asfortranarray(array) for name, array in reversed(REQUEST.stage_input.items())},
     )
-    assert list(again.settings) != list(REQUEST.settings) and list(again.centre) != list(REQUEST.centre)
+    assert list(again.settings) != list(REQUEST.settings) and list(again.stage_input) != list(REQUEST.stage_input)
     assert again.id == REQUEST.id
-    swapped = {name: array.astype(array.dtype.newbyteorder(">")) for name, array in REQUEST.centre.items()}
-    assert dataclasses.replace(REQUEST, centre=swapped).id == REQUEST.id
+    swapped = {name: array.astype(array.dtype.newbyteorder(">")) for name, array in REQUEST.stage_input.items()}
+    assert dataclasses.replace(REQUEST, stage_input=swapped).id == REQUEST.id
 
 
 @pytest.mark.parametrize(

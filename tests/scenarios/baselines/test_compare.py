@@ -17,10 +17,10 @@ from dpdd.common.data import benchmarks
 from dpdd.common.errors import ConfigError
 from dpdd.common.models import backbone as backbones
 from dpdd.common.models.convnet import ConvNetArchitecture
-from dpdd.common.models.feature_network import FeatureNet
+from dpdd.common.models.feature_network import FeatureNetwork
 from dpdd.common.models.wrn import WideResNetArchitecture
 from dpdd.common.privacy.accounting import guarantee
-from dpdd.common.privacy.clipping import GRID
+from dpdd.common.privacy.clipping import FIXED_POINT_ONE
 from dpdd.common.privacy.entropy import SeededEntropy
 from dpdd.common.privacy.events import Gaussian, PoissonGaussian, gaussian_mu, parts
 from dpdd.scenarios.baselines import compare as baselines
@@ -228,7 +228,7 @@ def test_closed_forms_are_what_their_names_say() -> None:
 # DP-SGD over all weights
 
 
-def tiny_network(kind: str) -> FeatureNet:
+def tiny_network(kind: str) -> FeatureNetwork:
     torch.manual_seed(1)
     architecture = (
         ConvNetArchitecture(channels=1, height=8, width=8, classes=5, widths=(4, 6), pool_after=(1,))
@@ -289,7 +289,7 @@ def test_opacus_gradients_are_clipped_as_autograd_would(kind: str, clip: float, 
     found = private_finetune.PrivateSteps(network, settings).gradient(images, labels, torch.Generator())
     for ours, theirs in zip(found, expected, strict=True):
         assert ours.equal(ours.trunc()), "whole steps of the grid"
-        torch.testing.assert_close(ours.float() * clip / GRID, theirs, rtol=1e-3, atol=1e-4 * clip)
+        torch.testing.assert_close(ours.float() * clip / FIXED_POINT_ONE, theirs, rtol=1e-3, atol=1e-4 * clip)
 
 
 @pytest.mark.parametrize("weights", ["all", "norms"])
@@ -304,7 +304,7 @@ def test_one_record_moves_the_opacus_sum_by_the_sensitivity_at_most(weights: str
 
     every = list(range(40))
     moved = [float((total(every) - total([j for j in every if j != i])).norm()) for i in (0, 15, 16, 31, 32, 39)]
-    assert max(moved) <= GRID and max(moved) > 0.99 * GRID
+    assert max(moved) <= FIXED_POINT_ONE and max(moved) > 0.99 * FIXED_POINT_ONE
     assert float(total([]).abs().max()) == 0.0, "an empty batch is legal"
 
 
@@ -339,7 +339,7 @@ def test_sums_over_many_records_are_exact(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(private, "_per_example", alike)
     total = private.gradient(torch.from_numpy(data.images), torch.from_numpy(data.labels), torch.Generator())
-    one = int(GRID * (1.0 - 1e-5))
+    one = int(FIXED_POINT_ONE * (1.0 - 1e-5))
     assert one % 2 == 1 and 33 * one > 2**24
     assert int(total[0].flatten()[0]) == 33 * one
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dpdd.common.cli import Commands
-from dpdd.common.synthesis.siamese_augmentation import Warp
+from dpdd.common.synthesis.siamese_augmentation import SiameseAugmentation
 from dpdd.scenarios.benchmarks import matching as benchmark_matching
 from dpdd.scenarios.benchmarks.matching_loops import Bench
 
@@ -46,7 +46,7 @@ def test_plain_loops_and_engine_agree(changes: dict[str, object]) -> None:
 def test_the_check_notices_another_view_network_or_sample(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     plain = getattr(Bench, what)
     others = {
-        "_warp": lambda _self, _number: Warp(),
+        "_warp": lambda _self, _number: SiameseAugmentation(),
         "_lens": lambda self, number, auxiliary: plain(self, number + 1, auxiliary),
         "_sample": lambda self, entropy: plain(self, entropy)[1:],
     }

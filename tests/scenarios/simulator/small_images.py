@@ -8,7 +8,7 @@ import torch
 from dpdd.common.data import benchmarks
 from dpdd.common.models import backbone as backbones
 from dpdd.common.models.convnet import ConvNetArchitecture
-from dpdd.common.models.feature_network import FeatureNet
+from dpdd.common.models.feature_network import FeatureNetwork
 from dpdd.common.models.wrn import WideResNetArchitecture
 
 
@@ -22,7 +22,7 @@ def stripes(count: int, seed: int, side: int = 8) -> benchmarks.LabelledImages:
     return benchmarks.LabelledImages(images, labels, ("a", "b", "c"))
 
 
-def tiny_network(kind: str = "convnet") -> FeatureNet:
+def tiny_network(kind: str = "convnet") -> FeatureNetwork:
     """An untrained backbone, with statistics of stripes and in the memory layout that Opacus does not expect."""
     torch.manual_seed(1)
     architecture = (

@@ -13,7 +13,7 @@ from dpdd.client.app import make_app
 from dpdd.client.silo import Silo
 from dpdd.common.errors import ConfigError
 from dpdd.common.progress import Console
-from dpdd.common.synthesis.labelled_set import SyntheticSet
+from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.common.wire.release import open_signed
 from dpdd.common.wire.request import Kind
 from dpdd.scenarios.cli import main
@@ -117,7 +117,7 @@ def test_an_engine_without_names_can_ask_everybody_the_same_but_not_different_th
 def test_decentralised_silos_send_finished_sets_and_the_run_has_their_union(tmp_path: Path) -> None:
     out = tmp_path / "run"
     metrics = run(scenario_file(tmp_path, method='mode = "decentralised"'), out)
-    made = SyntheticSet.load(out / "dataset")
+    made = LabelledSet.load(out / "dataset")
     assert metrics["dataset"]["images"] == len(made) and np.bincount(made.labels).tolist() == [4] * 10
     found = [open_signed(data) for data in releases(out).values()]
     assert {release.kind for release in found} == {Kind.DISTILLED_SET}
@@ -145,8 +145,8 @@ def test_a_silo_that_was_broken_joins_the_next_run_and_the_others_repeat_themsel
     second = releases(out)
     assert {name: second[name] for name in first} == first and set(second) == {"east", "north", "south"}
     (out / "silos" / "east" / "silo.toml").unlink()  # in trouble again, but its release is here: nothing is missing
-    kept = SyntheticSet.load(out / "dataset").images
+    kept = LabelledSet.load(out / "dataset").images
     grid = InProcessGrid.of(make_app(), [out / "silos" / name for name in ("east", "north", "south")])
     job = Run(load_scenario(str(path)), out, Roster.load(out / "silos.json"), Console(quiet=True))
     assert len(job.execute(grid)["privacy"]) == 3 and job.missing == {}
-    np.testing.assert_array_equal(SyntheticSet.load(out / "dataset").images, kept)
+    np.testing.assert_array_equal(LabelledSet.load(out / "dataset").images, kept)

@@ -12,7 +12,7 @@ from PIL import Image
 from dpdd.client.silo import Silo
 from dpdd.common.errors import ConfigError
 from dpdd.common.progress import Console
-from dpdd.common.synthesis.labelled_set import SyntheticSet, file_sha256
+from dpdd.common.synthesis.labelled_set import LabelledSet, file_sha256
 from dpdd.common.wire.release import open_signed
 from dpdd.scenarios.cli import main
 from dpdd.scenarios.simulator import simulate
@@ -69,7 +69,7 @@ def test_a_small_run_leaves_everything_behind(tmp_path: Path, capsys: pytest.Cap
     assert metrics["dataset"]["classes"] == 10 and metrics["dataset"]["images_per_class"] == 4
     assert metrics["dataset"]["sha256"] == file_sha256(out / "dataset" / "dataset.safetensors")
     assert set(metrics["seconds"]) == {"releases", "synthesis", "evaluation"}
-    made = SyntheticSet.load(out / "dataset")
+    made = LabelledSet.load(out / "dataset")
     assert made.images.shape == (40, 1, 28, 28) and np.bincount(made.labels).tolist() == [4] * 10
     assert len(made.as_torch()) == 40 and made.as_huggingface()[0]["label"] == 0
     assert Image.open(out / "dataset" / "preview.png").size[0] > 100

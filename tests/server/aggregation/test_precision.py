@@ -9,7 +9,7 @@ import pytest
 
 from dpdd.common.errors import ConfigError, IntegrityError
 from dpdd.common.methods.dp_merf import synthesis as dp_merf
-from dpdd.common.privacy.clipping import GRID, Layout, Segment, class_segment, global_segment
+from dpdd.common.privacy.clipping import FIXED_POINT_ONE, Layout, Segment, class_segment, global_segment
 from dpdd.common.wire.release import open_signed
 from dpdd.server.aggregation.precision import add_up, aggregate, combine, noise_of, precision_weights
 from dpdd.server.run.roster import Roster
@@ -30,7 +30,7 @@ def test_the_sum_is_exact_in_integers_and_noise_adds_in_squares(tmp_path: Path) 
     releases = [open_signed(each) for each in data]
     total = add_up(releases, LAYOUT)
     expected = sum(release.arrays["embedding"] for release in releases)
-    np.testing.assert_array_equal(total.sums["embedding"] * GRID, expected.astype(np.float64))
+    np.testing.assert_array_equal(total.sums["embedding"] * FIXED_POINT_ONE, expected.astype(np.float64))
     assert total.noise == pytest.approx(noise_of(releases[0]) * 3**0.5)
     np.testing.assert_array_equal(add_up(releases[::-1], LAYOUT).sums["count"], total.sums["count"])
 

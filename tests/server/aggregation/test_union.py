@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from dpdd.common.errors import DpddError, IntegrityError
-from dpdd.common.synthesis.distilled_set import Distilled, from_arrays, teacher_of, to_arrays
-from dpdd.common.synthesis.image_embedding import Portrait
-from dpdd.common.synthesis.labelled_set import SyntheticSet
+from dpdd.common.synthesis.distilled_set import DistilledSet, from_arrays, teacher_of, to_arrays
+from dpdd.common.synthesis.image_embedding import ImageEmbedding
+from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.common.synthesis.teacher import Teacher, united
 from dpdd.common.wire.request import Kind, ReleaseRequest
 from dpdd.server.aggregation.union import per_silo, seats, union
@@ -20,11 +20,11 @@ CLASSES = ("ant", "bee")
 
 def a_set(
     value: int, sizes: tuple[int, int], soft: bool = False, counts: tuple[float, float] | None = None
-) -> Distilled:
+) -> DistilledSet:
     labels = np.repeat([0, 1], sizes)
     chances = np.eye(2, dtype=np.float32)[labels] if soft else None
-    made = SyntheticSet(np.full((len(labels), 1, 8, 8), value, np.uint8), labels, CLASSES, chances)
-    return Distilled(made, None if counts is None else np.array(counts, np.float32))
+    made = LabelledSet(np.full((len(labels), 1, 8, 8), value, np.uint8), labels, CLASSES, chances)
+    return DistilledSet(made, None if counts is None else np.array(counts, np.float32))
 
 
 @pytest.mark.parametrize(("images", "silos"), [(50, 3), (3, 5), (10, 10), (7, 1)])
@@ -104,7 +104,7 @@ def test_a_set_travels_and_anything_else_is_refused() -> None:
 
 
 def taught(weights: np.ndarray) -> Teacher:
-    return Teacher(weights, "scatter28", "", Portrait(features=weights.shape[1] - 1, side=0, channels=1))
+    return Teacher(weights, "scatter28", "", ImageEmbedding(features=weights.shape[1] - 1, side=0, channels=1))
 
 
 def test_a_teacher_travels_and_the_union_has_one_of_those_sent() -> None:
@@ -140,13 +140,13 @@ def test_a_teacher_travels_and_the_union_has_one_of_those_sent() -> None:
 
 
 def test_the_union_s_teacher_labels_all_images_anew() -> None:
-    portrait = Portrait(features=0, side=4, channels=1)
-    bright = np.zeros((2, portrait.dimensions), np.float32)
+    embedding = ImageEmbedding(features=0, side=4, channels=1)
+    bright = np.zeros((2, embedding.dimensions), np.float32)
     bright[1, :-1], bright[1, -1] = 20.0, -20.0  # a bee is a bright ant
     sets = []
     for value, counts in ((0, (900.0, 0.0)), (255, (0.0, 900.0))):
         one = a_set(value, (2, 2), soft=True, counts=counts)
-        made = replace(one.made, teacher=Teacher(bright, "scatter28", "", portrait))
+        made = replace(one.made, teacher=Teacher(bright, "scatter28", "", embedding))
         sets.append(replace(one, made=replace(made, images=np.full((4, 1, 28, 28), value, np.uint8))))
     made = union(sets, 2)
     assert made.soft is not None and made.teacher is not None
@@ -158,18 +158,18 @@ def test_the_union_s_teacher_labels_all_images_anew() -> None:
 
 
 def test_silos_with_other_shares_of_the_classes_make_the_teacher_of_all_records_together() -> None:
-    random, portrait = np.random.default_rng(5), Portrait(features=4, side=0, channels=1)
+    random, embedding = np.random.default_rng(5), ImageEmbedding(features=4, side=0, channels=1)
     classes, silos = 6, 3
     counts = random.integers(200, 5000, (silos, classes)).astype(np.float64)
-    likelihood = random.normal(size=(classes, 5))  # log p(x | class), linear in the portrait x, up to one number
+    likelihood = random.normal(size=(classes, 5))  # log p(x | class), linear in the embedding x, up to one number
 
     def with_shares(numbers: np.ndarray) -> np.ndarray:
         weights = likelihood.copy()
-        weights[:, -1] += np.log(numbers / numbers.sum()) / portrait.constant
+        weights[:, -1] += np.log(numbers / numbers.sum()) / embedding.constant
         return weights
 
     def at_silo(numbers: np.ndarray) -> Teacher:
-        return Teacher(with_shares(numbers).astype(np.float32), "scatter28", "", portrait)
+        return Teacher(with_shares(numbers).astype(np.float32), "scatter28", "", embedding)
 
     found = united([at_silo(row) for row in counts], counts)
     np.testing.assert_allclose(found.weights, with_shares(counts.sum(0)), atol=1e-5)
@@ -202,7 +202,7 @@ def test_a_teacher_must_fit_the_backbone_of_the_request() -> None:
         public_seed=1,
     )
     fitting = teacher_of(np.zeros((2, 16 + 16 + 1), np.float32), request)
-    assert fitting.portrait == Portrait(16, 4, 1) and fitting.classes == 2
+    assert fitting.embedding == ImageEmbedding(16, 4, 1) and fitting.classes == 2
     with pytest.raises(ValueError, match="fit no classifier"):
         teacher_of(np.zeros((2, 5), np.float32), request)
     with pytest.raises(ValueError, match="fit no classifier"):

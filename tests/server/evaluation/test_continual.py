@@ -21,13 +21,12 @@ from dpdd.common.errors import ConfigError, DataError, IntegrityError
 from dpdd.common.models.backbone import Provenance, build, save
 from dpdd.common.models.convnet import ConvNetArchitecture
 from dpdd.common.progress import Console
-from dpdd.common.synthesis.labelled_set import TEACHER, SyntheticSet, file_sha256
+from dpdd.common.synthesis.labelled_set import TEACHER, LabelledSet, file_sha256
 from dpdd.common.wire.release import open_signed
 from dpdd.scenarios.cli import main
 from dpdd.scenarios.simulator.inprocess import InProcessGrid
 from dpdd.server.cli import main as server
-from dpdd.server.evaluation import continual
-from dpdd.server.evaluation import convnet as evaluate
+from dpdd.server.evaluation import continual, convnet
 from dpdd.server.evaluation.continual import join, of_classes, summary
 from dpdd.server.evaluation.convnet import accuracy
 from dpdd.server.evaluation.public_network import learners, public_backbone
@@ -96,7 +95,7 @@ def test_metrics_hold_the_matrix_the_figures_and_the_ceiling(finished: Path) -> 
     assert found["forgetting"] == pytest.approx(found["matrix"][0][0] - found["matrix"][1][0])
     assert found["seen"][-1] == pytest.approx(metrics["accuracy"]["convnet"]["mean"])
     assert len(metrics["accuracy"]["convnet"]["runs"]) == 2 == len(joint["runs"])
-    made = SyntheticSet.load(finished / "dataset")
+    made = LabelledSet.load(finished / "dataset")
     assert np.bincount(made.labels).tolist() == [3] * 10
     assert made.classes == benchmarks.load("fashion-slice", "test").classes
     assert sorted(row["silo"] for row in metrics["privacy"]) == [row["silo"] for row in metrics["privacy"]]
@@ -152,8 +151,8 @@ def test_some_classes_and_their_union() -> None:
     data = LabelledImages(images, np.array([0, 1, 2, 3, 2, 1]), ("a", "b", "c", "d"))
     some = of_classes(data, ("c", "b"))
     assert some.labels.tolist() == [1, 0, 0, 1] and some.images[:, 0, 0, 0].tolist() == [1, 2, 4, 5]
-    one = SyntheticSet(images[:2], np.array([0, 1]), ("a", "b"), np.eye(2, dtype=np.float32))
-    two = SyntheticSet(images[2:4], np.array([1, 0]), ("c", "d"), np.eye(2, dtype=np.float32)[::-1])
+    one = LabelledSet(images[:2], np.array([0, 1]), ("a", "b"), np.eye(2, dtype=np.float32))
+    two = LabelledSet(images[2:4], np.array([1, 0]), ("c", "d"), np.eye(2, dtype=np.float32)[::-1])
     both = join([one, two])
     assert both.labels.tolist() == [0, 1, 3, 2] and both.classes == ("a", "b", "c", "d")
     assert both.soft is not None and both.soft.argmax(axis=1).tolist() == both.labels.tolist()
@@ -230,14 +229,14 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         network.whitening.fit(network.features(torch.rand(300, 1, 28, 28)))
     save(folder / "tiny", network, Provenance("noise", "none", 0.0, "none", 0))
     trainings: list[int] = []
-    train = evaluate._train
+    train = convnet._train
 
-    def counted(made: SyntheticSet, *rest: Any) -> Any:
+    def counted(made: LabelledSet, *rest: Any) -> Any:
         trainings.append(len(made))
         return train(made, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluate, "_train", counted)
+        patch.setattr(convnet, "_train", counted)
         for name, stages, more in (("tasks", 2, "[continual]\ntasks = 2\njoint = false\n"), ("once", 1, "")):
             file, out = folder / f"{name}.toml", folder / name
             file.write_text(TAUGHT.format(backbone=folder / "tiny", stages=stages) + more)
@@ -255,11 +254,11 @@ def metrics_of(folder: Path) -> dict[str, Any]:
 
 def test_the_teacher_of_all_tasks_is_the_ridge_of_all_classes_at_once(taught: dict[str, Path]) -> None:
     """Class sums and second moments add up exactly; the tasks' second stages, about their own classes, are left out."""
-    tasks, once = (SyntheticSet.load(taught[name] / "dataset") for name in ("tasks", "once"))
+    tasks, once = (LabelledSet.load(taught[name] / "dataset") for name in ("tasks", "once"))
     assert tasks.teacher is not None and once.teacher is not None and tasks.classes == once.classes
     scale = np.abs(once.teacher.weights).max()
     np.testing.assert_allclose(tasks.teacher.weights, once.teacher.weights, rtol=1e-5, atol=1e-5 * scale)
-    assert tasks.teacher.portrait == once.teacher.portrait and tasks.teacher.backbone == once.teacher.backbone
+    assert tasks.teacher.embedding == once.teacher.embedding and tasks.teacher.backbone == once.teacher.backbone
     assert metrics_of(taught["tasks"])["accuracy"]["teacher"] == metrics_of(taught["once"])["accuracy"]["teacher"]
 
 
@@ -271,7 +270,7 @@ def test_every_learner_has_its_figures_per_step_and_learns_lessons(taught: dict[
         assert [len(row) for row in figures["matrix"]] == [1, 2]
         assert figures["seen"][-1] == pytest.approx(metrics["accuracy"][name]["mean"])
     assert [metrics["accuracy"][name].get("labels") for name in found] == ["lessons", "lessons", None]
-    made = SyntheticSet.load(taught["tasks"] / "dataset")
+    made = LabelledSet.load(taught["tasks"] / "dataset")
     assert made.teacher is not None and found["teacher"]["seen"][0] > 0.5
     for task, share in zip(metrics["continual"]["tasks"], found["teacher"]["matrix"][-1], strict=True):
         part = test.subset(np.isin(test.labels, [test.classes.index(name) for name in task]))
@@ -299,7 +298,7 @@ def test_results_are_printed_as_tables(taught: dict[str, Path]) -> None:
 def test_anybody_can_measure_again(taught: dict[str, Path]) -> None:
     """The dataset's folder and the scenario are enough."""
     scenario = load_scenario(str(taught["once"].with_suffix(".toml")))
-    made, public = SyntheticSet.load(taught["once"] / "dataset"), public_backbone(scenario)
+    made, public = LabelledSet.load(taught["once"] / "dataset"), public_backbone(scenario)
     test = benchmarks.load("fashion-slice", "test")
     found = learners(made, scenario.evaluation, public, scenario.seed)
     expected = {name: score["runs"] for name, score in metrics_of(taught["once"])["accuracy"].items()}

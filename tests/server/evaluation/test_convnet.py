@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dpdd.common.data.benchmarks import LabelledImages
-from dpdd.common.synthesis.labelled_set import SyntheticSet
+from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.server.evaluation.convnet import Accuracy, augment, convnet_accuracy
 from dpdd.server.run.scenario import EvaluationSection
 
@@ -29,9 +29,9 @@ SETTINGS = EvaluationSection(runs=2, width=8, steps=40, batch=32, learning_rate=
 def test_a_network_learns_from_right_labels_only() -> None:
     images, labels = pictures(64, 1)
     test = LabelledImages(*pictures(100, 2), CLASSES)
-    right = convnet_accuracy(SyntheticSet(images, labels, CLASSES), test, SETTINGS, seed=0)
+    right = convnet_accuracy(LabelledSet(images, labels, CLASSES), test, SETTINGS, seed=0)
     assert len(right.runs) == 2 and right.mean > 0.95
-    wrong = convnet_accuracy(SyntheticSet(images, 1 - labels, CLASSES), test, SETTINGS, seed=0)
+    wrong = convnet_accuracy(LabelledSet(images, 1 - labels, CLASSES), test, SETTINGS, seed=0)
     assert wrong.mean < 0.05
 
 
@@ -39,7 +39,7 @@ def test_scores_repeat_for_a_seed() -> None:
     images, labels = pictures(16, 1)
     test = LabelledImages(*pictures(50, 2), CLASSES)
     quick = SETTINGS.model_copy(update={"steps": 3})
-    scores = [convnet_accuracy(SyntheticSet(images, labels, CLASSES), test, quick, seed=5).runs for _ in range(2)]
+    scores = [convnet_accuracy(LabelledSet(images, labels, CLASSES), test, quick, seed=5).runs for _ in range(2)]
     assert scores[0] == scores[1]
 
 

@@ -15,9 +15,9 @@ from dpdd.common.data.benchmarks import LabelledImages
 from dpdd.common.errors import ConfigError, DataError
 from dpdd.common.models.backbone import Backbone, Provenance, load, save
 from dpdd.common.models.convnet import ConvNet, ConvNetArchitecture
-from dpdd.common.models.feature_network import FeatureNet
-from dpdd.common.synthesis.image_embedding import Portrait
-from dpdd.common.synthesis.labelled_set import SyntheticSet
+from dpdd.common.models.feature_network import FeatureNetwork
+from dpdd.common.synthesis.image_embedding import ImageEmbedding
+from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.common.synthesis.teacher import Teacher
 from dpdd.server.evaluation.convnet import Accuracy, accuracy, convnet_accuracy, labels_of, mix, targets
 from dpdd.server.evaluation.public_network import (
@@ -57,7 +57,7 @@ def pictures(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.fixture
-def backbone() -> FeatureNet:
+def backbone() -> FeatureNetwork:
     torch.manual_seed(0)
     shape = ConvNetArchitecture(channels=1, height=12, width=12, classes=7, widths=(8, 12), pool_after=(1,))
     network = ConvNet(shape)
@@ -67,25 +67,25 @@ def backbone() -> FeatureNet:
     return network.eval().requires_grad_(False)
 
 
-def made(labels: Callable[[np.ndarray], np.ndarray] = lambda labels: labels, soft: float | None = None) -> SyntheticSet:
+def made(labels: Callable[[np.ndarray], np.ndarray] = lambda labels: labels, soft: float | None = None) -> LabelledSet:
     """60 images with `labels`; with `soft`, that much probability is on a right label, and hard labels are wrong."""
     images, right = pictures(60, 1)
     if soft is None:
-        return SyntheticSet(images, labels(right), CLASSES)
+        return LabelledSet(images, labels(right), CLASSES)
     rows = np.full((60, 3), (1 - soft) / 2, dtype=np.float32)
     rows[np.arange(60), right] = soft
-    return SyntheticSet(images, (right + 1) % 3, CLASSES, rows)
+    return LabelledSet(images, (right + 1) % 3, CLASSES, rows)
 
 
 TEST = LabelledImages(*pictures(90, 2), CLASSES)
 
 
-def probabilities(network: FeatureNet) -> torch.Tensor:
+def probabilities(network: FeatureNetwork) -> torch.Tensor:
     with torch.no_grad():
         return network(torch.from_numpy(TEST.images).float() / 255).softmax(1)
 
 
-Judge = Callable[[SyntheticSet, FeatureNet], Accuracy]
+Judge = Callable[[LabelledSet, FeatureNetwork], Accuracy]
 JUDGES: dict[str, Judge] = {
     "linear probe": lambda data, network: linear_probe(data, network, TEST, PROBE, seed=0),
     "fine-tuning": lambda data, network: fine_tune(data, network, TEST, TUNE, seed=0),
@@ -97,26 +97,26 @@ JUDGES: dict[str, Judge] = {
 
 
 @pytest.mark.parametrize("judge", JUDGES.values(), ids=JUDGES)
-def test_right_labels_help_and_wrong_ones_do_not(judge: Judge, backbone: FeatureNet) -> None:
+def test_right_labels_help_and_wrong_ones_do_not(judge: Judge, backbone: FeatureNetwork) -> None:
     assert judge(made(), backbone).mean > 0.95
     assert judge(made(lambda labels: (labels + 1) % 3), backbone).mean < 0.05
 
 
 @pytest.mark.parametrize("judge", JUDGES.values(), ids=JUDGES)
-def test_soft_labels_go_before_hard_ones(judge: Judge, backbone: FeatureNet) -> None:
+def test_soft_labels_go_before_hard_ones(judge: Judge, backbone: FeatureNetwork) -> None:
     assert judge(made(soft=0.8), backbone).mean > 0.95, "its hard labels are wrong"
     assert judge(made(soft=0.0), backbone).mean < 0.05
 
 
-def test_certain_soft_labels_are_hard_labels(backbone: FeatureNet) -> None:
+def test_certain_soft_labels_are_hard_labels(backbone: FeatureNetwork) -> None:
     images, labels = pictures(30, 1)
-    hard = SyntheticSet(images, labels, CLASSES)
-    soft = SyntheticSet(images, labels, CLASSES, np.eye(3, dtype=np.float32)[labels])
+    hard = LabelledSet(images, labels, CLASSES)
+    soft = LabelledSet(images, labels, CLASSES, np.eye(3, dtype=np.float32)[labels])
     one, two = (probabilities(fine_tuned(data, backbone, tune(steps=4), seed=1)[0]) for data in (hard, soft))
     torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-5)
 
 
-def test_fine_tuned_networks_are_as_sure_as_their_labels(backbone: FeatureNet) -> None:
+def test_fine_tuned_networks_are_as_sure_as_their_labels(backbone: FeatureNetwork) -> None:
     sure = {
         soft: float(probabilities(fine_tuned(made(soft=soft), backbone, TUNE, 0)[0]).amax(1).mean())
         for soft in (0.6, 0.95)
@@ -125,7 +125,7 @@ def test_fine_tuned_networks_are_as_sure_as_their_labels(backbone: FeatureNet) -
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.05])
-def test_fine_tuning_leaves_batchnorm_statistics_and_the_backbone_alone(rho: float, backbone: FeatureNet) -> None:
+def test_fine_tuning_leaves_batchnorm_statistics_and_the_backbone_alone(rho: float, backbone: FeatureNetwork) -> None:
     before = {name: tensor.clone() for name, tensor in backbone.state_dict().items()}
     settings = tune(steps=3, rho=rho)
     after = fine_tuned(made(), backbone, settings, seed=0)[0].state_dict()
@@ -136,7 +136,7 @@ def test_fine_tuning_leaves_batchnorm_statistics_and_the_backbone_alone(rho: flo
     assert learnt and all(not after[name].equal(before[name]) for name in learnt), "all other weights move"
 
 
-def test_results_repeat_for_a_seed_and_differ_between_runs(backbone: FeatureNet) -> None:
+def test_results_repeat_for_a_seed_and_differ_between_runs(backbone: FeatureNetwork) -> None:
     settings = tune(runs=2, steps=3)
     state = torch.random.get_rng_state()
     first = [probabilities(network) for network in fine_tuned(made(), backbone, settings, seed=4)]
@@ -197,17 +197,17 @@ def test_an_augmentation_of_ones_own() -> None:
 def test_soft_labels_must_be_probabilities(soft: np.ndarray, complaint: str) -> None:
     images, labels = pictures(60, 1)
     with pytest.raises(DataError, match=complaint):
-        targets(SyntheticSet(images, labels, CLASSES, soft))
+        targets(LabelledSet(images, labels, CLASSES, soft))
 
 
-def test_sets_that_do_not_fit_get_one_sentence(backbone: FeatureNet) -> None:
+def test_sets_that_do_not_fit_get_one_sentence(backbone: FeatureNetwork) -> None:
     images, labels = pictures(6, 1)
     with pytest.raises(ConfigError, match=r"3 channels.*made for 1"):
-        fine_tune(SyntheticSet(images.repeat(3, 1), labels, CLASSES), backbone, TEST, TUNE, seed=0)
+        fine_tune(LabelledSet(images.repeat(3, 1), labels, CLASSES), backbone, TEST, TUNE, seed=0)
     with pytest.raises(ConfigError, match="4 classes"):
-        linear_probe(SyntheticSet(images, labels, (*CLASSES, "more")), backbone, TEST, PROBE, seed=0)
+        linear_probe(LabelledSet(images, labels, (*CLASSES, "more")), backbone, TEST, PROBE, seed=0)
     with pytest.raises(ConfigError, match="no synthetic images"):
-        ensemble(SyntheticSet(images[:0], labels[:0], CLASSES), backbone, TEST, TUNE, seed=0)
+        ensemble(LabelledSet(images[:0], labels[:0], CLASSES), backbone, TEST, TUNE, seed=0)
     with pytest.raises(ValidationError):
         FineTuneSettings(steps=0)
     with pytest.raises(ValidationError):
@@ -218,7 +218,7 @@ def test_sets_that_do_not_fit_get_one_sentence(backbone: FeatureNet) -> None:
 
 
 @pytest.fixture
-def public(backbone: FeatureNet, tmp_path: Path) -> Backbone:
+def public(backbone: FeatureNetwork, tmp_path: Path) -> Backbone:
     """The same network as a file, which a teacher can name."""
     with torch.no_grad():
         backbone.whitening.fit(backbone.features(torch.from_numpy(pictures(300, 3)[0]).float() / 255))
@@ -227,15 +227,15 @@ def public(backbone: FeatureNet, tmp_path: Path) -> Backbone:
 
 
 def teacher(public: Backbone, folder: Path, turn: int) -> Teacher:
-    """Ridge regression on portraits of real pictures, in which every class is called the one `turn` after it."""
+    """Ridge regression on embeddings of real pictures, in which every class is called the one `turn` after it."""
     images, labels = pictures(300, 4)
     inputs = torch.from_numpy(images).float() / 255
-    portrait = Portrait(features=6, side=0, channels=1)
+    embedding = ImageEmbedding(features=6, side=0, channels=1)
     with torch.no_grad():
-        x = portrait.of(public.network, inputs, public.network.features(inputs)).double()
+        x = embedding.of(public.network, inputs, public.network.features(inputs)).double()
     y = torch.eye(3, dtype=torch.float64)[torch.from_numpy((labels + turn) % 3)]
     weights = torch.linalg.solve(x.T @ x + 1e-3 * torch.eye(7), x.T @ y).T
-    return Teacher(20 * weights.float().numpy(), str(folder / "tiny"), public.card.sha256, portrait)
+    return Teacher(20 * weights.float().numpy(), str(folder / "tiny"), public.card.sha256, embedding)
 
 
 EVERYBODY = ("convnet", "probe", "fine-tune", "ensemble")

@@ -11,9 +11,9 @@ import pytest
 from dpdd.common.errors import ConfigError
 from dpdd.common.models.backbone import Provenance, build, save
 from dpdd.common.models.convnet import ConvNetArchitecture
-from dpdd.common.synthesis.distilled_set import distil_settings, method_values
+from dpdd.common.synthesis.distilled_set import distilled_set_settings, method_values
 from dpdd.common.wire.request import Kind, decode_request
-from dpdd.server.run.requests import backbone_sha256, make_request, questions
+from dpdd.server.run.requests import backbone_sha256, make_request, request_groups
 from dpdd.server.run.scenario import Scenario
 
 
@@ -24,13 +24,13 @@ def scenario(**changes: Any) -> Scenario:
 
 def test_silos_with_the_same_epsilon_get_the_same_request() -> None:
     unequal = scenario(privacy={"epsilon": 1.0, "epsilons": {"north": 4.0, "south": 4.0}})
-    asked = questions(unequal, ["north", "south", "east", "west"])
-    assert {question.request.epsilon: question.silos for question in asked} == {
+    asked = request_groups(unequal, ["north", "south", "east", "west"])
+    assert {group.request.epsilon: group.silos for group in asked} == {
         1.0: {"east", "west"},
         4.0: {"north", "south"},
     }
-    assert len(questions(scenario(), ["north", "south"])) == 1
-    assert questions(scenario(), ["north"])[0].request == make_request(scenario())
+    assert len(request_groups(scenario(), ["north", "south"])) == 1
+    assert request_groups(scenario(), ["north"])[0].request == make_request(scenario())
 
 
 def test_a_request_for_sets_pins_what_the_silo_will_do() -> None:
@@ -39,7 +39,7 @@ def test_a_request_for_sets_pins_what_the_silo_will_do() -> None:
         synthesis={"images_per_class": 50, "settings": {"steps": 7}},
     )
     request = decode_request(make_request(local).encode())
-    asked = distil_settings(request)
+    asked = distilled_set_settings(request)
     assert request.kind is Kind.DISTILLED_SET
     assert asked.images_per_class == 17  # a third of 50, rounded up
     assert asked.synthesis["steps"] == 7 and asked.synthesis["batch"] == 200  # defaults are written out

@@ -15,7 +15,7 @@ from dpdd.client.silo import Silo
 from dpdd.common.errors import DpddError, IntegrityError
 from dpdd.common.privacy.events import compose, to_json
 from dpdd.common.progress import Console
-from dpdd.common.synthesis.labelled_set import SyntheticSet
+from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.common.wire.release import open_signed
 from dpdd.common.wire.request import Kind, ReleaseRequest, decode_request
 from dpdd.scenarios.simulator import simulate
@@ -24,7 +24,7 @@ from dpdd.server.cli import main as server
 from dpdd.server.evaluation import continual
 from dpdd.server.report.card import privacy_rows
 from dpdd.server.run.pipeline import Run
-from dpdd.server.run.requests import Question, asked_centre, stage_questions
+from dpdd.server.run.requests import RequestGroup, asked_stage_input, stage_request_groups
 from dpdd.server.run.roster import Roster
 from dpdd.server.run.scenario import load_scenario
 from dpdd.server.run.store import Store
@@ -182,7 +182,7 @@ def test_silos_with_their_own_epsilon_have_their_own_roots_and_one_centre(tmp_pa
     roots = {request.id for request in requests if request.stage == 0}
     assert len(roots) == 3 and {request.first_stage().id for request in requests} == roots
     for stage in (1, 2):
-        centres = [request.centre["mean"].tobytes() for request in requests if request.stage == stage]
+        centres = [request.stage_input["mean"].tobytes() for request in requests if request.stage == stage]
         assert len(centres) == 3 and len(set(centres)) == 1
     for silo, epsilon in {"east": 1.0, "north": 0.5, "south": 4.0}.items():
         assert spent(run, silo) == pytest.approx(epsilon, rel=1e-3)
@@ -196,11 +196,11 @@ def forbidden(*_arguments: Any, **_more: Any) -> Any:
 def test_running_again_asks_nothing_new_and_computes_no_centre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, grid = prepare(tmp_path)
     run.execute(grid)
-    before, images = stored(run), SyntheticSet.load(run.folder / "dataset").images
+    before, images = stored(run), LabelledSet.load(run.folder / "dataset").images
     monkeypatch.setattr(staged, "centre", forbidden)
     again(run).execute(grid)
     assert [request.id for request in stored(run)] == [request.id for request in before]
-    np.testing.assert_array_equal(SyntheticSet.load(run.folder / "dataset").images, images)
+    np.testing.assert_array_equal(LabelledSet.load(run.folder / "dataset").images, images)
     assert all(kinds(run, silo).count("reserve") == 1 for silo in ALL)
 
 
@@ -224,7 +224,7 @@ def test_a_late_silo_is_asked_with_the_stored_centre(
     if privacy == "epsilon = inf":  # without noise the right centres, added back, leave no trace in the means
         other, all_at_once = prepare(tmp_path / "other", privacy=privacy, stages=1)
         other.execute(all_at_once)
-        found = [SyntheticSet.load(job.folder / "dataset").images.astype(int) for job in (run, other)]
+        found = [LabelledSet.load(job.folder / "dataset").images.astype(int) for job in (run, other)]
         assert np.abs(found[0] - found[1]).max() <= 1
 
 
@@ -282,29 +282,29 @@ def test_a_coordinator_that_dies_while_it_stores_a_stage_never_asks_two_centres(
         patch.setattr(Store, "add_request", dying)
         run.execute(grid)
     assert sum(request.stage == 1 for request in stored(run)) == kept
-    real = staged.centre
+    real = staged.stage_input
     monkeypatch.setattr(staged, "centre", lambda *a, **b: {"mean": real(*a, **b)["mean"] * np.float32(0.5)})
     metrics = again(run).execute(grid)
     assert {row["releases"] for row in metrics["privacy"]} == {3}
-    centres = {request.centre["mean"].tobytes() for request in stored(run) if request.stage == 1}
+    centres = {request.stage_input["mean"].tobytes() for request in stored(run) if request.stage == 1}
     assert len(centres) == 1
 
 
 def test_what_a_later_stage_asks_and_of_whom() -> None:
     public = {"run": "r", "method": "staged", "settings": {}, "delta": 1e-5, "classes": ("a", "b"), "shape": (1, 8, 8)}
     asked = [
-        Question(ReleaseRequest(**public, epsilon=epsilon, public_seed=1), frozenset(silos))  # type: ignore[arg-type]
+        RequestGroup(ReleaseRequest(**public, epsilon=epsilon, public_seed=1), frozenset(silos))  # type: ignore[arg-type]
         for epsilon, silos in ((1.0, {"north", "east"}), (2.0, {"south"}))
     ]
     centre = {"mean": np.arange(4, dtype=np.float32)}
-    later = stage_questions(asked, 2, centre, {"north", "east"})
-    assert [question.silos for question in later] == [{"north", "east"}]
+    later = stage_request_groups(asked, 2, centre, {"north", "east"})
+    assert [group.silos for group in later] == [{"north", "east"}]
     assert later[0].request.first_stage().id == asked[0].request.id and later[0].request.stage == 2
-    kept = [question.request.encode() for question in (*asked, *later)]
-    found = asked_centre(kept, asked, 2)
+    kept = [group.request.encode() for group in (*asked, *later)]
+    found = asked_stage_input(kept, asked, 2)
     assert found is not None and found["mean"].tolist() == [0, 1, 2, 3]
-    assert stage_questions(asked, 2, found, {"north", "east", "south"})[0].request.id == later[0].request.id
-    assert asked_centre(kept, asked, 1) is None and asked_centre(kept, asked[1:], 2) is None
+    assert stage_request_groups(asked, 2, found, {"north", "east", "south"})[0].request.id == later[0].request.id
+    assert asked_stage_input(kept, asked, 1) is None and asked_stage_input(kept, asked[1:], 2) is None
 
 
 def test_a_decentralised_run_asks_once_and_its_releases_have_the_event_of_all_stages(tmp_path: Path) -> None:

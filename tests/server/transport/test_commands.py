@@ -219,7 +219,7 @@ def test_commands_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "127.0.0.1 and nowhere else" in failed(capsys, server, *demo)
     for minutes in (float("nan"), float("inf"), -1.0):
         with pytest.raises(ConfigError, match="0 minutes or more"):
-            running.patience_of(load_scenario(str(path)), minutes)
+            running.deadline_of(load_scenario(str(path)), minutes)
     assert "no run was started here" in failed(capsys, server, "resume", tmp_path / "nothing", "--coordinator", home)
     assert "there is no store" in failed(capsys, server, "status", tmp_path, "--coordinator", home)
     (home / "state" / "authority.key").chmod(0o644)

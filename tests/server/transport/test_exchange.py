@@ -20,7 +20,7 @@ from dpdd.common import flower
 from dpdd.common.errors import DpddError, IntegrityError
 from dpdd.common.wire.answer import Reason, Refusal, SignedReleaseBytes, decode_answer
 from dpdd.server.run.store import Store
-from dpdd.server.transport.grid import ExchangeGrid, Patience
+from dpdd.server.transport.grid import Deadline, ExchangeGrid
 from tests.client.silos import make_request, make_silo
 from tests.server.transport.worlds import World, entries, running, until, world
 
@@ -42,7 +42,7 @@ def ask(grid: ExchangeGrid, request: bytes, stage: str = "0") -> dict[str, objec
 
 
 def grid_of(here: World, seconds: float = 30.0, quorum: int = 1) -> ExchangeGrid:
-    return ExchangeGrid(here.board, here.coordinator.registry.roster(), Patience(seconds, quorum))
+    return ExchangeGrid(here.board, here.coordinator.registry.roster(), Deadline(seconds, quorum))
 
 
 def test_two_rounds_over_tls_give_the_bytes_in_the_outboxes(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_a_revoked_silo_is_not_waited_for_and_not_used_again(tmp_path: Path) -> 
     with world(tmp_path) as here:
         east, west = here.silo("east"), here.silo("west")
         registry, request = here.coordinator.registry, make_request()
-        grid = ExchangeGrid(here.board, registry.roster(), Patience(300.0), revoked=registry.revoked)
+        grid = ExchangeGrid(here.board, registry.roster(), Deadline(300.0), revoked=registry.revoked)
         answers: dict[str, object] = {}
         asking = threading.Thread(target=lambda: answers.update(ask(grid, request.encode())))
         with running(east):

@@ -14,7 +14,7 @@ from dpdd.common.data.dead_leaves import dead_leaves
 from dpdd.common.methods.matching import signals as module
 from dpdd.common.methods.matching.signals import Draw, Signals, SignalSettings, clipped, gradients
 from dpdd.common.models.random_net import RandomNet, features, features_of
-from dpdd.common.synthesis.siamese_augmentation import Warp
+from dpdd.common.synthesis.siamese_augmentation import SiameseAugmentation
 
 SHAPE, CLASSES = (1, 12, 12), 4
 PLAIN = SignalSettings("features", 3, 6, 2, 0, 1, 0.0, True, True, SHAPE, CLASSES, 5)
@@ -48,7 +48,7 @@ def draws(kind: str, count: int = 12) -> list[Draw]:
 
 
 def test_the_draws_of_these_tests_have_views_of_every_kind() -> None:
-    assert {draw.warp.kind for draw in draws("features")} >= {
+    assert {draw.augmentation.kind for draw in draws("features")} >= {
         (True, False, False),
         (True, True, False),
         (False, True, False),
@@ -62,7 +62,7 @@ def test_a_signal_has_its_stated_length_and_a_typical_image_norm_one(kind: str) 
     leaves = torch.from_numpy(dead_leaves(60, *settings.shape, seed=2))
     labels = torch.arange(60) % CLASSES
     for number in range(settings.networks):
-        draw = replace(signals_of(kind).draw(number), warp=Warp())
+        draw = replace(signals_of(kind).draw(number), augmentation=SiameseAugmentation())
         found = draw.of_records(leaves, labels)
         assert found.shape == (60, settings.length) and found.dtype == np.float32
         norms = np.linalg.norm(found.astype(np.float64), axis=1)
@@ -145,7 +145,7 @@ def test_gradients_are_each_examples_own() -> None:
 def test_the_mean_gradient_of_a_class_is_that_of_its_images() -> None:
     pictures, labels = records(20)
     draw = signals_of("gradients").draw(2)
-    each = gradients(draw.network, draw.warp(pictures), labels) / draw.scale
+    each = gradients(draw.network, draw.augmentation(pictures), labels) / draw.scale
     expected = torch.stack([each[labels == label].mean(dim=0) for label in range(CLASSES)])
     found = draw.of_class_means(pictures, labels, range(CLASSES))
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-4)
@@ -173,7 +173,7 @@ def test_coordinates_in_a_subspace_are_exact_sums() -> None:
     draw = signals_of("subspace").draw(0)
     assert draw.space is not None
     pictures, _ = records(8)
-    values = draw.network.features(draw.warp(pictures))
+    values = draw.network.features(draw.augmentation(pictures))
     values[0, 0], values[1] = 1e30, -1e30  # clamped to 64
     found = module._exact_coordinates(values, draw.space)
     steps = torch.round((values.double() - draw.space.mean) * 2**12).clamp(-(2**18), 2**18)
@@ -205,9 +205,9 @@ def test_signals_are_the_same_for_everybody_with_the_request(kind: str) -> None:
 def test_draws_share_networks_but_not_views() -> None:
     made = signals_of("features")
     assert made.draw(1).network is made.draw(4).network and made.draw(0).network is not made.draw(1).network
-    assert len({made.draw(number).warp for number in range(9)}) == 9
+    assert len({made.draw(number).augmentation for number in range(9)}) == 9
     still = Signals(replace(PLAIN, augment=False), dead_leaves(60, *SHAPE, seed=2))
-    assert {still.draw(number).warp for number in range(9)} == {Warp()}
+    assert {still.draw(number).augmentation for number in range(9)} == {SiameseAugmentation()}
 
 
 def test_the_spectrum_is_that_of_the_subspace() -> None:

@@ -19,7 +19,7 @@ from dpdd.common.methods.matching import synthesis as matching
 from dpdd.common.methods.matching.signals import Draw, clipped
 from dpdd.common.methods.matching.synthesis import MatchTask, MethodSettings, SynthesisSettings, expand, targets
 from dpdd.common.methods.registry import METHODS, method
-from dpdd.common.synthesis.runner import Workshop
+from dpdd.common.synthesis.runner import SynthesisRunner
 from dpdd.common.synthesis.statistics import Statistics
 
 NAMES, SHAPE, SEED = ("ant", "bee", "cat", "dog", "eel"), (1, 8, 8), 4
@@ -58,7 +58,7 @@ def task(method: MethodSettings, **changes: Any) -> MatchTask:
 
 
 def synthesised(method: MethodSettings, statistics: Statistics | None = None, **changes: Any) -> Any:
-    workshop = changes.pop("workshop", None)
+    runner = changes.pop("runner", None)
     return matching.synthesise(
         [statistics_of(method) if statistics is None else statistics],
         method,
@@ -67,7 +67,7 @@ def synthesised(method: MethodSettings, statistics: Statistics | None = None, **
         shape=SHAPE,
         images_per_class=3,
         public_seed=SEED,
-        workshop=workshop,
+        runner=runner,
     )
 
 
@@ -139,9 +139,9 @@ def test_the_noise_of_counts_is_that_of_a_draw() -> None:
 def test_lost_classes_get_no_weight_and_known_ones_do(monkeypatch: pytest.MonkeyPatch) -> None:
     settings, seen = settings_of(), {}
 
-    def spy(self: MatchTask, canvas: Any, members: range, wanted: Any, weight: Any, generator: Any) -> Any:
+    def spy(self: MatchTask, pyramid: Any, members: range, wanted: Any, weight: Any, generator: Any) -> Any:
         seen.update(zip(members, weight.tolist(), strict=True))
-        return iter([canvas] * self.steps)
+        return iter([pyramid] * self.steps)
 
     monkeypatch.setattr(MatchTask, "_optimise", spy)
     synthesised(settings)
@@ -268,11 +268,11 @@ def test_pieces_keep_their_labels() -> None:
     """Every class's images are of one grey; after cutting and sorting they still are."""
     greys = np.array([10, 60, 110, 160, 210], np.uint8)
 
-    class Grey(Workshop):
+    class Grey(SynthesisRunner):
         def make(self, task: Any, numbers: Any, *_rest: Any) -> Any:
             return [np.concatenate([np.full((3, *SHAPE), greys[m]) for m in task.members(n)]) for n in numbers]
 
-    made = synthesised(settings_of(), parts=2, workshop=Grey())
+    made = synthesised(settings_of(), parts=2, runner=Grey())
     assert (made.images == greys[made.labels][:, None, None, None]).all()
 
 
@@ -326,7 +326,7 @@ def test_a_lost_class_does_not_move_the_others_and_is_left_as_it_began() -> None
 def test_one_and_two_workers_make_the_same_images() -> None:
     settings = settings_of(dimensions=6)
     statistics = statistics_of(settings)
-    one, two = (synthesised(settings, statistics, workshop=Workshop(workers=workers)) for workers in (1, 2))
+    one, two = (synthesised(settings, statistics, runner=SynthesisRunner(workers=workers)) for workers in (1, 2))
     np.testing.assert_array_equal(one.images, two.images)
     assert len(np.unique(one.images)) > 20
 
@@ -343,7 +343,7 @@ def test_the_fingerprint_knows_everything_that_decides_a_batch() -> None:
         replace(base, shape=(1, 8, 9)),
         replace(base, statistics=replace(base.statistics, sums=other)),
         replace(base, statistics=replace(base.statistics, noise=0.5)),
-        replace(base, statistics=replace(base.statistics, centre={"images": np.zeros((2, *SHAPE), np.uint8)})),
+        replace(base, statistics=replace(base.statistics, stage_input={"images": np.zeros((2, *SHAPE), np.uint8)})),
     ]
     prints = [each.fingerprint("cpu") for each in (base, *changed)] + [base.fingerprint("cuda")]
     assert len(set(prints)) == len(prints)
@@ -362,7 +362,7 @@ def generated() -> dict[str, np.ndarray]:
 
 def test_synthesis_may_start_from_the_auxiliary_images() -> None:
     settings = settings_of(auxiliary="generated")
-    statistics = statistics_of(settings, centre=generated())
+    statistics = statistics_of(settings, stage_input=generated())
     gentle = {"steps": 1, "learning_rate": 1e-6}
     made = synthesised(settings, statistics, start="auxiliary", **gentle)
     for label in range(5):
@@ -378,8 +378,8 @@ def test_what_the_second_stage_is_asked_with_is_what_silos_expect(monkeypatch: p
     monkeypatch.setattr(dp_merf, "SynthesisSettings", lambda: QUICK_MERF)
     layout = matching.layout(settings, 5, 0, SHAPE)
     sums = {segment.name: np.ones((segment.rows, segment.width)) for segment in layout.segments}
-    found = matching.centre([Statistics(sums, 0.0, 1)], settings, classes=NAMES, shape=SHAPE, public_seed=SEED)
-    assert {name: array.shape for name, array in found.items()} == matching.centre_shapes(settings, 5, SHAPE)
+    found = matching.stage_input([Statistics(sums, 0.0, 1)], settings, classes=NAMES, shape=SHAPE, public_seed=SEED)
+    assert {name: array.shape for name, array in found.items()} == matching.stage_input_shapes(settings, 5, SHAPE)
     assert found["images"].dtype == np.uint8 and found["labels"].dtype == np.int64
     assert np.bincount(found["labels"]).tolist() == [3] * 5
     pictures = matching.auxiliary(settings, found, SHAPE, SEED)

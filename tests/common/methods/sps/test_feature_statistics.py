@@ -1,4 +1,4 @@
-"""The table of statistics, against a plain look at all layers of the network at once."""
+"""The spec of statistics, against a plain look at all layers of the network at once."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from dpdd.common.methods.sps.feature_statistics import THUMBNAIL, Row, Summary
+from dpdd.common.methods.sps.feature_statistics import THUMBNAIL, FeatureStatistics, Statistic
 from dpdd.common.models.convnet import ConvNet, ConvNetArchitecture
-from dpdd.common.models.feature_network import Tap
+from dpdd.common.models.feature_network import LayerHook
 from dpdd.common.randomness import gaussians
 
 ARCHITECTURE = ConvNetArchitecture(channels=1, height=40, width=40, classes=3, widths=(4, 6, 8), pool_after=(1, 2))
 ROWS = (
-    Row(0, 5, "global"),
-    Row(1, 5, "global"),
-    Row(2, 5, "global"),
-    Row(1, 5, "class"),
-    Row(2, 3, "class"),
-    Row(THUMBNAIL, 9, "class"),
+    Statistic(0, 5, "global"),
+    Statistic(1, 5, "global"),
+    Statistic(2, 5, "global"),
+    Statistic(1, 5, "class"),
+    Statistic(2, 3, "class"),
+    Statistic(THUMBNAIL, 9, "class"),
 )
 
 
 class WatchedNet(ConvNet):
     """Sees to it that every layer is gone before the next one is shown."""
 
-    def features(self, images: Tensor, tap: Tap | None = None) -> Tensor:
+    def features(self, images: Tensor, hook: LayerHook | None = None) -> Tensor:
         shown: list[weakref.ref[Tensor]] = []
 
         def watched(layer: Tensor) -> None:
-            assert tap is not None and not any(layer() is not None for layer in shown)
+            assert hook is not None and not any(layer() is not None for layer in shown)
             shown.append(weakref.ref(layer))
-            tap(layer)
+            hook(layer)
 
         return super().features(images, watched)
 
 
-def table(rows: tuple[Row, ...], network: ConvNet) -> Summary:
-    return Summary(rows, network.eval(), classes=3, seed=5, clip=1.0, count_weight=0.1)
+def spec(rows: tuple[Statistic, ...], network: ConvNet) -> FeatureStatistics:
+    return FeatureStatistics(rows, network.eval(), classes=3, seed=5, clip=1.0, count_weight=0.1)
 
 
 @pytest.fixture(scope="module")
@@ -50,38 +50,40 @@ def images() -> Tensor:
 
 
 @pytest.mark.parametrize("rows", [ROWS, ROWS[::-1], ROWS[2:5], ROWS[5:]], ids=["all", "backwards", "some", "thumbnail"])
-def test_rows_are_the_moments_of_their_own_layers(rows: tuple[Row, ...], images: Tensor) -> None:
+def test_rows_are_the_moments_of_their_own_layers(rows: tuple[Statistic, ...], images: Tensor) -> None:
     torch.manual_seed(0)
-    measured = table(rows, ConvNet(ARCHITECTURE))
+    measured = spec(rows, ConvNet(ARCHITECTURE))
     with torch.no_grad():
         vectors, _ = measured.measure(images)
-        layers = measured.network.taps(images)
-    assert vectors.shape == (7, sum(row.width for row in rows))
-    for row in rows:
-        if row.place == THUMBNAIL:
+        layers = measured.network.layers_of(images)
+    assert vectors.shape == (7, sum(statistic.width for statistic in rows))
+    for statistic in rows:
+        if statistic.place == THUMBNAIL:
             z = functional.adaptive_avg_pool2d(images, 3).flatten(1)[:, :, None].double()
         else:
-            layer = layers[row.place].double()
+            layer = layers[statistic.place].double()
             stride = max(1, round(layer.shape[2] / math.sqrt(200)))
-            shape = (row.dimensions, layer.shape[1])
-            drawn = torch.from_numpy(gaussians(5, f"sps projection {row.place} {row.dimensions}", shape))
+            shape = (statistic.dimensions, layer.shape[1])
+            drawn = torch.from_numpy(gaussians(5, f"sps projection {statistic.place} {statistic.dimensions}", shape))
             places = layer[:, :, ::stride, ::stride].flatten(2)
             z = 2.0 * torch.sigmoid(drawn / math.sqrt(layer.shape[1]) @ places) - 1.0
-        upper = torch.triu(torch.ones(row.dimensions, row.dimensions, dtype=torch.bool))
+        upper = torch.triu(torch.ones(statistic.dimensions, statistic.dimensions, dtype=torch.bool))
         second = torch.einsum("nip,njp->nij", z, z) / z.shape[2]
-        expected = torch.cat([z.mean(2), second[:, upper]], 1) * measured.weights[row.name]
-        torch.testing.assert_close(vectors[:, measured.columns[row.name]].double(), expected, rtol=1e-4, atol=1e-6)
+        expected = torch.cat([z.mean(2), second[:, upper]], 1) * measured.weights[statistic.name]
+        torch.testing.assert_close(
+            vectors[:, measured.columns[statistic.name]].double(), expected, rtol=1e-4, atol=1e-6
+        )
 
 
 def test_no_layer_is_kept_until_the_next(images: Tensor) -> None:
     """A silo's pass is a walk through memory: kept layers would be most of its time."""
-    measured = table(ROWS, WatchedNet(ARCHITECTURE))
+    measured = spec(ROWS, WatchedNet(ARCHITECTURE))
     with torch.inference_mode():
         measured.measure(images)
 
 
 def test_gradients_reach_the_images(images: Tensor) -> None:
     pixels = images.clone().requires_grad_(True)
-    vectors, _ = table(ROWS, ConvNet(ARCHITECTURE)).measure(pixels)
+    vectors, _ = spec(ROWS, ConvNet(ARCHITECTURE)).measure(pixels)
     vectors.square().sum().backward()
     assert pixels.grad is not None and (pixels.grad.abs().amax((1, 2, 3)) > 0).all()

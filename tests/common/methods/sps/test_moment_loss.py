@@ -1,4 +1,4 @@
-"""Likeness: nothing for a batch with the released moments, more for wrong labels and for other images."""
+"""MomentLoss: nothing for a batch with the released moments, more for wrong labels and for other images."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpdd.common.methods.sps import moment_loss as likeness_module
-from dpdd.common.methods.sps.moment_loss import Likeness
-from dpdd.common.synthesis.image_embedding import Portrait
+from dpdd.common.methods.sps import moment_loss as moment_loss_module
+from dpdd.common.methods.sps.moment_loss import MomentLoss
+from dpdd.common.synthesis.image_embedding import ImageEmbedding
 from dpdd.common.synthesis.teacher import Moments
 
-PORTRAIT = Portrait(features=10, side=3, channels=1)
+PORTRAIT = ImageEmbedding(features=10, side=3, channels=1)
 CLASSES, SIZE = 4, PORTRAIT.dimensions
 
 
 def population(count: int, seed: int = 0, uneven: bool = False) -> tuple[Tensor, Tensor]:
-    """Gaussian classes around means of their own with one covariance, about as large as real portraits."""
+    """Gaussian classes around means of their own with one covariance, about as large as real embeddings."""
     world = torch.Generator().manual_seed(1)
     means = 0.15 * torch.randn(CLASSES, SIZE, dtype=torch.float64, generator=world)
     mixing = 0.06 * torch.randn(SIZE, SIZE, dtype=torch.float64, generator=world) / SIZE**0.5
@@ -28,11 +28,11 @@ def population(count: int, seed: int = 0, uneven: bool = False) -> tuple[Tensor,
     return means[labels] + noise, labels
 
 
-def moments_of(portraits: Tensor, labels: Tensor, noise: float = 0.0) -> Moments:
+def moments_of(embeddings: Tensor, labels: Tensor, noise: float = 0.0) -> Moments:
     """Moments by their definition, with noise in the second moment and the means."""
     counts = torch.bincount(labels, minlength=CLASSES).double()
-    means = torch.stack([portraits[labels == label].mean(0) for label in range(CLASSES)])
-    second = portraits.T @ portraits / len(portraits)
+    means = torch.stack([embeddings[labels == label].mean(0) for label in range(CLASSES)])
+    second = embeddings.T @ embeddings / len(embeddings)
     generator = torch.Generator().manual_seed(9)
     symmetric = torch.randn(SIZE, SIZE, dtype=torch.float64, generator=generator)
     second = second + noise * (symmetric + symmetric.T) / 2.0**0.5
@@ -41,9 +41,9 @@ def moments_of(portraits: Tensor, labels: Tensor, noise: float = 0.0) -> Moments
     return Moments(means, counts, second, noise, torch.full((CLASSES,), noise, dtype=torch.float64), everybody)
 
 
-def exact(portraits: Tensor, labels: Tensor) -> Moments:
+def exact(embeddings: Tensor, labels: Tensor) -> Moments:
     """The moments that this very batch should be matched to: its covariance with the degrees of freedom put back."""
-    found = moments_of(portraits, labels)
+    found = moments_of(embeddings, labels)
     spare = len(labels) / (len(labels) - CLASSES)
     between = (found.means.T * found.shares) @ found.means
     return Moments(found.means, found.counts, between + spare * found.within, 0.0, torch.zeros(CLASSES), found.known)
@@ -51,56 +51,58 @@ def exact(portraits: Tensor, labels: Tensor) -> Moments:
 
 @pytest.mark.parametrize("uneven", [False, True])
 def test_a_batch_with_the_released_moments_has_no_gaps(uneven: bool) -> None:
-    portraits, labels = population(48, uneven=uneven)
-    likeness = Likeness.of(exact(portraits, labels), PORTRAIT)
-    features, picture = likeness.gaps(portraits.float(), labels)
+    embeddings, labels = population(48, uneven=uneven)
+    moment_loss = MomentLoss.of(exact(embeddings, labels), PORTRAIT)
+    features, picture = moment_loss.losses(embeddings.float(), labels)
     assert abs(float(features)) < 1e-4 and abs(float(picture)) < 1e-4
 
 
 def test_gaps_of_another_sample_are_small_and_fall_with_its_size() -> None:
-    likeness = Likeness.of(moments_of(*population(20_000)), PORTRAIT)
-    sums = [sum(float(gap) for gap in likeness.gaps(p.float(), y)) for p, y in (population(n, 5) for n in (80, 4000))]
+    moment_loss = MomentLoss.of(moments_of(*population(20_000)), PORTRAIT)
+    sums = [
+        sum(float(gap) for gap in moment_loss.losses(p.float(), y)) for p, y in (population(n, 5) for n in (80, 4000))
+    ]
     assert 0.0 <= sums[1] < 0.2 * sums[0] and sums[1] < 0.05
 
 
 def test_wrong_labels_and_other_images_have_larger_gaps() -> None:
-    likeness = Likeness.of(moments_of(*population(20_000)), PORTRAIT)
-    portraits, labels = population(400, 5)
-    right = likeness.gaps(portraits.float(), labels)
-    shifted, grown, flat = portraits.clone(), portraits.clone(), portraits.clone()
+    moment_loss = MomentLoss.of(moments_of(*population(20_000)), PORTRAIT)
+    embeddings, labels = population(400, 5)
+    right = moment_loss.losses(embeddings.float(), labels)
+    shifted, grown, flat = embeddings.clone(), embeddings.clone(), embeddings.clone()
     shifted[:, PORTRAIT.picture] += 0.1
-    grown += 2.0 * (portraits - moments_of(portraits, labels).means[labels])
-    flat -= 0.9 * (portraits - moments_of(portraits, labels).means[labels])
-    for other, theirs in ((portraits, labels.roll(1)), (shifted, labels), (grown, labels), (flat, labels)):
-        features, picture = likeness.gaps(other.float(), theirs)
+    grown += 2.0 * (embeddings - moments_of(embeddings, labels).means[labels])
+    flat -= 0.9 * (embeddings - moments_of(embeddings, labels).means[labels])
+    for other, theirs in ((embeddings, labels.roll(1)), (shifted, labels), (grown, labels), (flat, labels)):
+        features, picture = moment_loss.losses(other.float(), theirs)
         assert features > 2.0 * right[0] and picture > 2.0 * right[1]
-    moved = portraits.clone()
+    moved = embeddings.clone()
     moved[:, : PORTRAIT.features] += 0.1
-    features, picture = likeness.gaps(moved.float(), labels)
+    features, picture = moment_loss.losses(moved.float(), labels)
     assert features > 2.0 * right[0]
     torch.testing.assert_close(picture, right[1])  # its own business
 
 
 def test_class_means_count_in_directions_of_little_spread_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(likeness_module, "SPREAD_DIRECTIONS", 2)
-    likeness = Likeness.of(moments_of(*population(20_000)), PORTRAIT)
-    portraits, labels = population(400, 5)
+    monkeypatch.setattr(moment_loss_module, "SPREAD_DIRECTIONS", 2)
+    moment_loss = MomentLoss.of(moments_of(*population(20_000)), PORTRAIT)
+    embeddings, labels = population(400, 5)
     aside = torch.randn(SIZE, generator=torch.Generator().manual_seed(1))
-    aside -= likeness.axes @ torch.linalg.lstsq(likeness.axes, aside[:, None]).solution[:, 0]
-    moved = portraits.float() + 0.1 * (labels == 0)[:, None] * aside / aside.norm()
-    assert likeness.axes.shape == (SIZE, 2)
-    assert likeness.gaps(moved, labels)[0] > 1.5 * likeness.gaps(portraits.float(), labels)[0]
+    aside -= moment_loss.axes @ torch.linalg.lstsq(moment_loss.axes, aside[:, None]).solution[:, 0]
+    moved = embeddings.float() + 0.1 * (labels == 0)[:, None] * aside / aside.norm()
+    assert moment_loss.axes.shape == (SIZE, 2)
+    assert moment_loss.losses(moved, labels)[0] > 1.5 * moment_loss.losses(embeddings.float(), labels)[0]
 
 
 def test_gradients_lead_to_the_released_moments() -> None:
-    likeness = Likeness.of(moments_of(*population(5000)), PORTRAIT)
+    moment_loss = MomentLoss.of(moments_of(*population(5000)), PORTRAIT)
     labels = torch.arange(80) % CLASSES
-    portraits = (0.05 * torch.randn(80, SIZE, generator=torch.Generator().manual_seed(3))).requires_grad_(True)
-    before = sum(float(gap) for gap in likeness.gaps(portraits.detach(), labels))
-    optimiser = torch.optim.Adam([portraits], lr=0.01)
+    embeddings = (0.05 * torch.randn(80, SIZE, generator=torch.Generator().manual_seed(3))).requires_grad_(True)
+    before = sum(float(gap) for gap in moment_loss.losses(embeddings.detach(), labels))
+    optimiser = torch.optim.Adam([embeddings], lr=0.01)
     for _ in range(150):
         optimiser.zero_grad()
-        features, picture = likeness.gaps(portraits, labels)
+        features, picture = moment_loss.losses(embeddings, labels)
         (features + picture).backward()
         optimiser.step()
     assert float((features + picture).detach()) < 0.1 * before
@@ -108,9 +110,9 @@ def test_gradients_lead_to_the_released_moments() -> None:
 
 def test_drawn_pictures_have_the_released_mean_and_covariance() -> None:
     moments = moments_of(*population(20_000))
-    likeness = Likeness.of(moments, PORTRAIT)
+    moment_loss = MomentLoss.of(moments, PORTRAIT)
     labels = torch.arange(40_000) % CLASSES
-    drawn = likeness.draw(labels, torch.Generator().manual_seed(2)).double()
+    drawn = moment_loss.draw(labels, torch.Generator().manual_seed(2)).double()
     assert not drawn[:, : PORTRAIT.features].any() and not drawn[:, -1].any()
     small = PORTRAIT.picture
     wanted = moments.within[small, small]
@@ -119,21 +121,21 @@ def test_drawn_pictures_have_the_released_mean_and_covariance() -> None:
         mine = drawn[labels == label][:, small]
         torch.testing.assert_close(mine.mean(0), moments.means[label, small], atol=5 * (scale / 10_000) ** 0.5, rtol=0)
         torch.testing.assert_close(torch.cov(mine.T), wanted, atol=0.08 * scale, rtol=0)
-    torch.testing.assert_close(drawn, likeness.draw(labels, torch.Generator().manual_seed(2)).double())
+    torch.testing.assert_close(drawn, moment_loss.draw(labels, torch.Generator().manual_seed(2)).double())
 
 
 def test_noise_in_the_moments_leaves_gaps_finite_and_pictures_sober() -> None:
     """With noise that drowns the covariance, only the class means are drawn."""
-    portraits, labels = population(400)
-    likeness = Likeness.of(moments_of(portraits, labels, noise=0.05), PORTRAIT)
-    assert all(bool(torch.isfinite(gap)) for gap in likeness.gaps(portraits.float(), labels))
-    drawn = likeness.draw(labels, torch.Generator().manual_seed(2))[:, PORTRAIT.picture]
+    embeddings, labels = population(400)
+    moment_loss = MomentLoss.of(moments_of(embeddings, labels, noise=0.05), PORTRAIT)
+    assert all(bool(torch.isfinite(gap)) for gap in moment_loss.losses(embeddings.float(), labels))
+    drawn = moment_loss.draw(labels, torch.Generator().manual_seed(2))[:, PORTRAIT.picture]
     assert float(drawn.std(0).max()) < 1.0
 
 
 def test_the_noise_of_class_means_is_put_back_into_the_covariance() -> None:
-    portraits, labels = population(4000)
-    clean = moments_of(portraits, labels)
+    embeddings, labels = population(4000)
+    clean = moments_of(embeddings, labels)
     generator = torch.Generator().manual_seed(4)
     found = torch.zeros_like(clean.second)
     for _ in range(400):
@@ -144,36 +146,36 @@ def test_the_noise_of_class_means_is_put_back_into_the_covariance() -> None:
 
 
 def test_a_class_lost_in_noise_has_no_part_in_it() -> None:
-    portraits, labels = population(400)
-    clean = exact(portraits, labels)
+    embeddings, labels = population(400)
+    clean = exact(embeddings, labels)
     known = torch.tensor([True, True, True, False])
     means = clean.means.clone()
     means[3] = 50.0  # what noise over a count of 1 looks like
     counts = torch.tensor([100.0, 100.0, 100.0, 1.0], dtype=torch.float64)
     levels = torch.tensor([0.0, 0.0, 0.0, 50.0], dtype=torch.float64)
-    second = moments_of(portraits, labels).second
-    likeness = Likeness.of(Moments(means, counts, second, 0.0, levels, known), PORTRAIT)
-    features, picture = likeness.gaps(portraits.float(), labels)
+    second = moments_of(embeddings, labels).second
+    moment_loss = MomentLoss.of(Moments(means, counts, second, 0.0, levels, known), PORTRAIT)
+    features, picture = moment_loss.losses(embeddings.float(), labels)
     assert float(features) < 1.0 and float(picture) < 1.0
-    drawn = likeness.draw(torch.full((2000,), 3), torch.Generator().manual_seed(2))[:, PORTRAIT.picture].double()
+    drawn = moment_loss.draw(torch.full((2000,), 3), torch.Generator().manual_seed(2))[:, PORTRAIT.picture].double()
     overall = clean.means[:3, PORTRAIT.picture].mean(0)
     torch.testing.assert_close(drawn.mean(0), overall, atol=0.02, rtol=0)
 
 
 def test_without_a_picture_there_is_no_picture_s_gap() -> None:
-    portrait = Portrait(features=SIZE - 1, side=0, channels=1)
-    portraits, labels = population(200)
-    likeness = Likeness.of(exact(portraits, labels), portrait)
-    features, picture = likeness.gaps(portraits.float(), labels)
+    embedding = ImageEmbedding(features=SIZE - 1, side=0, channels=1)
+    embeddings, labels = population(200)
+    moment_loss = MomentLoss.of(exact(embeddings, labels), embedding)
+    features, picture = moment_loss.losses(embeddings.float(), labels)
     assert abs(float(features)) < 1e-4 and float(picture) == 0.0
-    assert not likeness.draw(labels, torch.Generator().manual_seed(0)).any()
+    assert not moment_loss.draw(labels, torch.Generator().manual_seed(0)).any()
 
 
 def test_all_classes_lost_leaves_nothing_to_match() -> None:
-    portraits, labels = population(200)
-    found = moments_of(portraits, labels)
+    embeddings, labels = population(200)
+    found = moments_of(embeddings, labels)
     nobody = torch.zeros(CLASSES, dtype=torch.bool)
     lost = Moments(found.means, found.counts, found.second, 1.0, torch.ones(CLASSES).double(), nobody)
-    likeness = Likeness.of(lost, PORTRAIT)
-    assert [float(gap) for gap in likeness.gaps(portraits.float(), labels)] == [0.0, 0.0]
-    assert torch.isfinite(likeness.draw(labels, torch.Generator().manual_seed(0))).all()
+    moment_loss = MomentLoss.of(lost, PORTRAIT)
+    assert [float(gap) for gap in moment_loss.losses(embeddings.float(), labels)] == [0.0, 0.0]
+    assert torch.isfinite(moment_loss.draw(labels, torch.Generator().manual_seed(0))).all()

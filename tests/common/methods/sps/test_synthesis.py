@@ -10,12 +10,12 @@ import torch
 
 from dpdd.common.errors import ConfigError
 from dpdd.common.methods.sps import synthesis as sps
-from dpdd.common.methods.sps.feature_statistics import Summary, make_groups, moments, unpack
+from dpdd.common.methods.sps.feature_statistics import FeatureStatistics, make_groups, moments, unpack
 from dpdd.common.methods.sps.gaussian_fit import FLOOR, divergence, fit
 from dpdd.common.models.backbone import Provenance, build, load, save
 from dpdd.common.models.convnet import ConvNetArchitecture
-from dpdd.common.synthesis.image_pyramid import jostle
-from dpdd.common.synthesis.labelled_set import SyntheticSet
+from dpdd.common.synthesis.image_pyramid import random_affine
+from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.common.synthesis.statistics import Statistics
 from tests.common.synthesis.released import statistics_of
 
@@ -51,12 +51,12 @@ def halves(count: int) -> tuple[torch.Tensor, torch.Tensor]:
     return images, labels
 
 
-def table_for(settings: sps.MethodSettings, stage: int = 0) -> Summary:
-    return sps.summary(settings, load(settings.backbone), 2, SHAPE, 1, stage)
+def table_for(settings: sps.MethodSettings, stage: int = 0) -> FeatureStatistics:
+    return sps.feature_statistics(settings, load(settings.backbone), 2, SHAPE, 1, stage)
 
 
 def quick(**changes: object) -> sps.SynthesisSettings:
-    values: dict[str, object] = {"steps": 60, "batch_per_class": 8, "jostling": 0.02}
+    values: dict[str, object] = {"steps": 60, "batch_per_class": 8, "augmentation_strength": 0.02}
     return sps.SynthesisSettings(**(values | changes))  # type: ignore[arg-type]
 
 
@@ -103,37 +103,41 @@ def test_groups_are_balanced_and_impossible_ones_refused() -> None:
 
 def test_the_class_part_weighs_as_much_as_the_global_part(backbone: str) -> None:
     for changes in ({}, {"features": 0, "picture": 0}, {"groups": 4, "classes_per_group": 1}, {"row_share": 0.7}):
-        table = table_for(settings_for(backbone, **changes))
+        spec = table_for(settings_for(backbone, **changes))
         parts = {True: 0.0, False: 0.0}
-        for row in table.rows:
-            parts[row.scope == "global"] += table.copies(row) * row.width * table.weights[row.name] ** 2
+        for statistic in spec.statistics:
+            parts[statistic.scope == "global"] += (
+                spec.copies(statistic) * statistic.width * spec.weights[statistic.name] ** 2
+            )
         assert parts[True] == pytest.approx(parts[False])
-        share = 1.0 - table.count_weight**2 if table.portrait is None else table.row_share
+        share = 1.0 - spec.count_weight**2 if spec.embedding is None else spec.row_share
         assert parts[True] + parts[False] == pytest.approx(share)
 
 
 def test_targets_from_clean_sums_are_the_data_s_own_gaussians(backbone: str) -> None:
-    table = table_for(settings_for(backbone))
+    spec = table_for(settings_for(backbone))
     images, labels = halves(60)
-    wanted = sps.targets([statistics_of(table, images, labels)], [table], gamma=2.0)
-    vectors, _ = table.measure(images)
-    assert sps.mismatch(vectors, labels, table, wanted, class_weight=10.0) < 1e-4
-    assert sps.mismatch(vectors, 1 - labels, table, wanted, class_weight=10.0) > 0.1
+    wanted = sps.targets([statistics_of(spec, images, labels)], [spec], gamma=2.0)
+    vectors, _ = spec.measure(images)
+    assert sps.mismatch(vectors, labels, spec, wanted, class_weight=10.0) < 1e-4
+    assert sps.mismatch(vectors, 1 - labels, spec, wanted, class_weight=10.0) > 0.1
 
 
 def test_a_class_lost_in_noise_is_left_out(backbone: str) -> None:
-    table = table_for(settings_for(backbone))
+    spec = table_for(settings_for(backbone))
     images, _ = halves(30)
-    statistics = statistics_of(table, images, torch.zeros(30, dtype=torch.long), noise=0.05)
-    wanted = sps.targets([statistics], [table], gamma=2.0)
+    statistics = statistics_of(spec, images, torch.zeros(30, dtype=torch.long), noise=0.05)
+    wanted = sps.targets([statistics], [spec], gamma=2.0)
     known = {name: gaussians.known.tolist() for name, gaussians in wanted.items()}
     assert known["class-thumbnail"] == [True, False] and known["global-layer-00"] == [True]
 
 
-def rows_of_everybody(table: Summary, images: torch.Tensor, labels: torch.Tensor) -> dict[str, np.ndarray]:
+def rows_of_everybody(spec: FeatureStatistics, images: torch.Tensor, labels: torch.Tensor) -> dict[str, np.ndarray]:
     """A good centre: the class means of the rows, in their own units."""
-    vectors, _ = table.measure(images)
-    plain = torch.cat([vectors[:, table.columns[row.name]] / table.weights[row.name] for row in table.rows], 1)
+    vectors, _ = spec.measure(images)
+    plain = torch.cat(
+        [vectors[:, spec.columns[statistic.name]] / spec.weights[statistic.name] for statistic in spec.statistics], 1
+    )
     return {"rows": torch.stack([plain[labels == label].mean(0) for label in range(2)]).numpy()}
 
 
@@ -142,14 +146,14 @@ def rows_of_everybody(table: Summary, images: torch.Tensor, labels: torch.Tensor
 def test_re_centred_stages_give_the_same_gaussians(backbone: str, groups: int, kind: str) -> None:
     """Whatever a stage is centred on, as long as nothing is clipped: the centre is put back."""
     settings = settings_for(backbone, groups=groups, classes_per_group=1 if groups else 0, features=0, picture=0)
-    tables = [table_for(settings, stage) for stage in (0, 1)]
+    specs = [table_for(settings, stage) for stage in (0, 1)]
     images, labels = halves(60)
-    centre = rows_of_everybody(tables[0], images, labels)
+    centre = rows_of_everybody(specs[0], images, labels)
     centre["rows"] = {"good": centre["rows"], "zero": 0.0 * centre["rows"], "off": centre["rows"] + 0.05}[kind]
-    first = statistics_of(tables[0], images, labels)
-    later = statistics_of(tables[1], images, labels, centre=centre)
-    assert kind != "good" or all(np.abs(later.sums[row.name]).max() < 1e-3 for row in tables[0].rows)
-    once, twice = (sps.targets(*pair, gamma=2.0) for pair in (([first], tables[:1]), ([first, later], tables)))
+    first = statistics_of(specs[0], images, labels)
+    later = statistics_of(specs[1], images, labels, stage_input=centre)
+    assert kind != "good" or all(np.abs(later.sums[statistic.name]).max() < 1e-3 for statistic in specs[0].statistics)
+    once, twice = (sps.targets(*pair, gamma=2.0) for pair in (([first], specs[:1]), ([first, later], specs)))
     for name, gaussians in once.items():
         torch.testing.assert_close(twice[name].means, gaussians.means, atol=1e-5, rtol=0)
         torch.testing.assert_close(twice[name].covariances, gaussians.covariances, atol=1e-5, rtol=0)
@@ -157,17 +161,17 @@ def test_re_centred_stages_give_the_same_gaussians(backbone: str, groups: int, k
 
 def test_stages_are_weighed_by_their_precision(backbone: str) -> None:
     settings = settings_for(backbone, features=0, picture=0)
-    tables = [table_for(settings, stage) for stage in (0, 1)]
+    specs = [table_for(settings, stage) for stage in (0, 1)]
     images, labels = halves(60)
-    centre = rows_of_everybody(tables[0], images, labels)
-    clean = [statistics_of(table, images, labels, centre=c) for table, c in zip(tables, ({}, centre), strict=True)]
+    centre = rows_of_everybody(specs[0], images, labels)
+    clean = [statistics_of(spec, images, labels, stage_input=c) for spec, c in zip(specs, ({}, centre), strict=True)]
     for worse in (0, 1):
         noisy = list(clean)
         off = {name: array + (name != "count") for name, array in clean[worse].sums.items()}
-        noisy[worse] = Statistics(off, 1e-2, 1, clean[worse].centre)
-        noisy[1 - worse] = Statistics(clean[1 - worse].sums, 1e-7, 1, clean[1 - worse].centre)
-        for name, gaussians in sps.targets(noisy, tables, gamma=2.0).items():
-            expected = sps.targets(clean, tables, gamma=2.0)[name].means
+        noisy[worse] = Statistics(off, 1e-2, 1, clean[worse].stage_input)
+        noisy[1 - worse] = Statistics(clean[1 - worse].sums, 1e-7, 1, clean[1 - worse].stage_input)
+        for name, gaussians in sps.targets(noisy, specs, gamma=2.0).items():
+            expected = sps.targets(clean, specs, gamma=2.0)[name].means
             torch.testing.assert_close(gaussians.means, expected, atol=1e-4, rtol=0)
 
 
@@ -184,24 +188,24 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_images_please_every_backbone_that_had_a_turn(backbone: str, other: str, features: int) -> None:
     """Rows only the second network sees differ between the classes: images made for it match it better."""
     settings = settings_for(backbone, stages=3, more_backbones=(other,), features=features, picture=0, thumbnail=0)
-    tables = [sps._table(settings, 2, SHAPE, 1, stage) for stage in range(3)]
-    assert [table.turn for table in tables] == [0, 1, 0]
+    specs = [sps._spec(settings, 2, SHAPE, 1, stage) for stage in range(3)]
+    assert [spec.turn for spec in specs] == [0, 1, 0]
     images, labels = halves(100)
-    released = [statistics_of(tables[0], images, labels)]
-    for table in tables[1:]:
-        centre = sps.centre(released, settings, classes=CLASSES, shape=SHAPE, public_seed=1)
-        assert {name: array.shape for name, array in centre.items()} == sps.centre_shapes(table)
-        released.append(statistics_of(table, images, labels, centre=centre))
-    wanted = sps.targets(released, tables, 2.0, tables[1])
-    alone = sps.summary(settings, load(other), 2, SHAPE, 1, first=load(backbone))
+    released = [statistics_of(specs[0], images, labels)]
+    for spec in specs[1:]:
+        centre = sps.stage_input(released, settings, classes=CLASSES, shape=SHAPE, public_seed=1)
+        assert {name: array.shape for name, array in centre.items()} == sps.stage_input_shapes(spec)
+        released.append(statistics_of(spec, images, labels, stage_input=centre))
+    wanted = sps.targets(released, specs, 2.0, specs[1])
+    alone = sps.feature_statistics(settings, load(other), 2, SHAPE, 1, first=load(backbone))
     clean = sps.targets([statistics_of(alone, images, labels)], [alone], 2.0)
     for name, gaussians in clean.items():
         torch.testing.assert_close(wanted[name].means, gaussians.means, atol=1e-3, rtol=0)
     gaps = []
     for given in (released[:1], released):
         made = sps.synthesise(given, settings, quick(), classes=CLASSES, shape=SHAPE, images_per_class=8, public_seed=1)
-        vectors, _ = tables[1].measure(torch.from_numpy(made.images).float() / 255.0, portrait=False)
-        gaps.append(float(sps.mismatch(vectors, torch.from_numpy(made.labels), tables[1], wanted, 10.0)))
+        vectors, _ = specs[1].measure(torch.from_numpy(made.images).float() / 255.0, embed=False)
+        gaps.append(float(sps.mismatch(vectors, torch.from_numpy(made.labels), specs[1], wanted, 10.0)))
     assert gaps[1] < 0.7 * gaps[0]
 
 
@@ -224,8 +228,8 @@ def test_a_centre_is_what_the_next_stage_wants(backbone: str, changes: dict[str,
     settings = settings_for(backbone, stages=2, **changes)
     images, labels = halves(100)
     first = statistics_of(table_for(settings), images, labels)
-    found = sps.centre([first], settings, classes=CLASSES, shape=SHAPE, public_seed=1)
-    assert {name: array.shape for name, array in found.items()} == sps.centre_shapes(table_for(settings, 1))
+    found = sps.stage_input([first], settings, classes=CLASSES, shape=SHAPE, public_seed=1)
+    assert {name: array.shape for name, array in found.items()} == sps.stage_input_shapes(table_for(settings, 1))
     assert all(np.isfinite(array).all() and array.dtype == np.float32 for array in found.values())
     if "rows" in found:
         good = rows_of_everybody(table_for(settings), images, labels)["rows"]
@@ -236,10 +240,10 @@ def test_a_centre_is_what_the_next_stage_wants(backbone: str, changes: dict[str,
 @pytest.mark.parametrize("groups", [0, 2])
 def test_synthesis_lowers_the_mismatch_and_puts_light_where_it_was(backbone: str, groups: int) -> None:
     settings = settings_for(backbone, groups=groups, classes_per_group=1 if groups else 0)
-    table = table_for(settings)
+    spec = table_for(settings)
     images, labels = halves(200)
     made = sps.synthesise(
-        [statistics_of(table, images, labels, noise=0.02)],
+        [statistics_of(spec, images, labels, noise=0.02)],
         settings,
         quick(),
         classes=CLASSES,
@@ -262,7 +266,7 @@ def test_synthesis_lowers_the_mismatch_and_puts_light_where_it_was(backbone: str
         {"global_dimensions": 0, "class_layers": 0, "thumbnail": 0, "features": 0},
         {"features": 0, "picture": 0},
     ],
-    ids=["portrait", "features", "picture", "rows"],
+    ids=["§embedding§", "features", "picture", "rows"],
 )
 def test_every_kind_of_release_makes_images(backbone: str, changes: dict[str, object]) -> None:
     settings = settings_for(backbone, **changes)
@@ -307,7 +311,7 @@ def test_classes_lost_in_noise_spoil_nothing(backbone: str, lost: int) -> None:
 
 def test_a_backbone_for_other_channels_is_refused(backbone: str) -> None:
     with pytest.raises(ConfigError, match="channels"):
-        sps.summary(settings_for(backbone), load(backbone), 2, (3, 12, 12), 1)
+        sps.feature_statistics(settings_for(backbone), load(backbone), 2, (3, 12, 12), 1)
 
 
 def test_more_features_than_the_backbone_has_are_refused(backbone: str) -> None:
@@ -322,20 +326,22 @@ def test_a_release_of_nothing_is_refused() -> None:
 
 def test_jostling_of_strength_zero_changes_nothing() -> None:
     images = torch.rand(3, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(jostle(images, 0.0, False, torch.Generator().manual_seed(1)), images, atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        random_affine(images, 0.0, False, torch.Generator().manual_seed(1)), images, atol=1e-5, rtol=0
+    )
 
 
 def test_a_table_used_without_gradients_first_still_gives_them_later(backbone: str) -> None:
-    table = sps.summary(settings_for(backbone), load(backbone), 2, SHAPE, seed=99)
+    spec = sps.feature_statistics(settings_for(backbone), load(backbone), 2, SHAPE, seed=99)
     with torch.inference_mode():
-        table.measure(torch.rand(2, *SHAPE))
+        spec.measure(torch.rand(2, *SHAPE))
     images = torch.rand(2, *SHAPE).requires_grad_(True)
-    rows, portraits = table.measure(images)
-    assert portraits is not None
-    (rows.square().sum() + portraits[:, :3].sum()).backward()
+    rows, embeddings = spec.measure(images)
+    assert embeddings is not None
+    (rows.square().sum() + embeddings[:, :3].sum()).backward()
     assert images.grad is not None and images.grad.abs().sum() > 0
 
 
 def test_saving_twice_gives_the_same_file(tmp_path: Path) -> None:
-    made = SyntheticSet(np.zeros((2, 1, 4, 4), np.uint8), np.array([0, 1]), ("a", "b"))
+    made = LabelledSet(np.zeros((2, 1, 4, 4), np.uint8), np.array([0, 1]), ("a", "b"))
     assert len({made.save(tmp_path / str(number)) for number in range(8)}) == 1

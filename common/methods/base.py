@@ -1,0 +1,230 @@
+"""The contract that every method keeps: its public half is a `Method`, its private half a `dpdd.client` mechanism.
+
+A method states in one place what it takes, what it releases, in which stages, and how statistics become a dataset.
+It is a class with one instance per name (a family's members differ in their `preset` settings), written as
+
+    class DPMERF(Method[DPMERFSettings, DPMERFSynthesis], family="dp_merf"):
+        def layout(self, settings, run, stage): ...
+
+and entered in `registry`. Its two schemas are read off that first line. Defining the class checks it: a member that the
+contract does not know, or one with another signature, is a TypeError at import, and an error for mypy. So nothing has
+to be looked up with a default, and a misspelt name cannot pass for a method that has no such thing.
+
+>>> class Crooked(Method[Settings, Settings], family="crooked"):
+...     def layuot(self, settings, run, stage): ...
+Traceback (most recent call last):
+TypeError: Crooked.layuot is no part of the contract of a Method; did you mean layout?
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast, get_args, get_origin
+
+from dpdd.common.config import Settings, validate
+from dpdd.common.privacy.clipping import Layout
+from dpdd.common.progress import Progress, silent
+from dpdd.common.wire.request import Kind, ReleaseRequest
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from dpdd.common.synthesis.product import Product
+    from dpdd.common.synthesis.runner import SynthesisRunner
+    from dpdd.common.synthesis.statistics import Statistics
+    from dpdd.common.synthesis.teacher import Teacher
+
+S = TypeVar("S", bound=Settings)
+"""What is released: part of a request."""
+T = TypeVar("T", bound=Settings)
+"""How a dataset is made of it: may change without asking the silos again."""
+
+
+class DataKind(Enum):
+    """What a record is."""
+
+    IMAGE = "image"
+    TABLE = "table"
+
+    @classmethod
+    def of_shape(cls, shape: Sequence[int]) -> DataKind:
+        """An image has channels, height and width; a row of a table has columns.
+
+        >>> DataKind.of_shape((1, 28, 28)), DataKind.of_shape((14,))
+        (<DataKind.IMAGE: 'image'>, <DataKind.TABLE: 'table'>)
+        """
+        return cls.IMAGE if len(shape) == 3 else cls.TABLE
+
+
+@dataclass(frozen=True, eq=False)
+class RunDescription:
+    """Everything public about a run that a method needs to know, and who works for it.
+
+    `images_per_class`, `runner` and `progress` matter to synthesis only. `backbone_sha256` pins the public backbone
+    (empty: any). Without a `runner` synthesis takes one process.
+    """
+
+    classes: tuple[str, ...]
+    shape: tuple[int, ...]
+    public_seed: int
+    images_per_class: int = 1
+    backbone_sha256: bytes = b""
+    runner: SynthesisRunner | None = None
+    progress: Progress = silent
+
+    @classmethod
+    def of(
+        cls,
+        request: ReleaseRequest,
+        images_per_class: int = 1,
+        runner: SynthesisRunner | None = None,
+        progress: Progress = silent,
+    ) -> RunDescription:
+        """What a request says of its run."""
+        return cls(
+            request.classes,
+            request.shape,
+            request.public_seed,
+            images_per_class,
+            request.backbone_sha256,
+            runner,
+            progress,
+        )
+
+    @property
+    def kind(self) -> DataKind:
+        """What a record is."""
+        return DataKind.of_shape(self.shape)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Channels, height and width; ValueError for records that are no images."""
+        if self.kind is not DataKind.IMAGE:
+            raise ValueError(f"records of shape {self.shape} are no images")
+        return cast("tuple[int, int, int]", self.shape)
+
+
+def check_overrides(cls: type, contract: type) -> None:
+    """TypeError unless all public members of `cls` are members of `contract`, functions with the same parameters."""
+    known = {name for name in dir(contract) if not name.startswith("_")} | set(contract.__annotations__)
+    for name, member in vars(cls).items():
+        if name.startswith("_"):
+            continue
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            meant = f"; did you mean {close[0]}?" if close else ""
+            raise TypeError(f"{cls.__name__}.{name} is no part of the contract of a {contract.__name__}{meant}")
+        wanted = inspect.getattr_static(contract, name, None)
+        if not inspect.isfunction(wanted):
+            continue
+        if not inspect.isfunction(member):
+            raise TypeError(f"{cls.__name__}.{name} is not a method, and the contract of a {contract.__name__} has one")
+        given, asked = (list(inspect.signature(each).parameters.values()) for each in (member, wanted))
+        if [(p.name, p.kind) for p in given] != [(p.name, p.kind) for p in asked]:
+            raise TypeError(
+                f"{cls.__name__}.{name} takes ({', '.join(p.name for p in given)}), and the contract of a "
+                f"{contract.__name__} asks for ({', '.join(p.name for p in asked)})"
+            )
+
+
+def check_complete(cls: type) -> None:
+    """TypeError where abstract members are missing."""
+    missing = sorted(getattr(cls, "__abstractmethods__", ()))
+    if missing:
+        raise TypeError(f"{cls.__name__} has no {', '.join(missing)}")
+
+
+def schemas_of(cls: type, contract: type) -> tuple[type[Settings], ...]:
+    """The schemas in ``class Name(Contract[schema, ...])``; TypeError where there are none."""
+    for base in getattr(cls, "__orig_bases__", ()):
+        if get_origin(base) is contract:
+            schemas = get_args(base)
+            if all(isinstance(schema, type) and issubclass(schema, Settings) for schema in schemas):
+                return schemas
+    raise TypeError(f"{cls.__name__} does not name its settings: class {cls.__name__}({contract.__name__}[...])")
+
+
+@dataclass(frozen=True)
+class Method(ABC, Generic[S, T]):
+    """A method's public half. Only the members below may be overridden; help of one's own is called ``_something``.
+
+    `preset` are settings that this member of the family has unless somebody says otherwise.
+    """
+
+    name: str
+    summary: str
+    paper: str
+    preset: Mapping[str, Any] = field(default_factory=dict)
+    release_kinds: frozenset[Kind] = frozenset({Kind.STATISTICS, Kind.DISTILLED_SET})
+    data_kinds: frozenset[DataKind] = frozenset({DataKind.IMAGE})
+
+    family: ClassVar[str]
+    """The name of its folder here, and of the module with its private half in the silo."""
+    settings_schema: ClassVar[type[Settings]]
+    synthesis_schema: ClassVar[type[Settings]]
+
+    def __init_subclass__(cls, *, family: str) -> None:
+        super().__init_subclass__()
+        cls.family = family
+        cls.settings_schema, cls.synthesis_schema = schemas_of(cls, Method)
+        check_overrides(cls, Method)
+
+    def __post_init__(self) -> None:
+        if not self.release_kinds or not self.data_kinds:
+            raise TypeError(f"{self.name} says neither what it releases, nor of which data")
+        self.settings({})  # its preset must be settings that it has
+
+    def settings(self, values: Mapping[str, Any]) -> S:
+        """`values` over the preset, checked against the method's schema."""
+        return cast("S", validate({**self.preset, **values}, self.settings_schema, f"settings of {self.name}"))
+
+    def synthesis_settings(self, values: Mapping[str, Any]) -> T:
+        """`values`, checked against the schema of the method's synthesis."""
+        return cast("T", validate(dict(values), self.synthesis_schema, f"synthesis settings of {self.name}"))
+
+    def resolve(self, settings: S, run: RunDescription, epsilon: float, delta: float) -> S:
+        """The settings with what a coordinator decides from public facts before it asks; as they are, by default."""
+        return settings
+
+    def check_budget(self, epsilon: float) -> None:
+        """ConfigError where the method cannot be asked for at this ε; any will do, by default."""
+
+    def stages(self, settings: S) -> int:
+        """In how many releases it asks for its statistics; all are reserved together."""
+        return 1
+
+    @abstractmethod
+    def layout(self, settings: S, run: RunDescription, stage: int) -> Layout:
+        """The released sums of a stage."""
+
+    def stage_input(self, statistics: Sequence[Statistics], settings: S, run: RunDescription) -> Mapping[str, NDArray]:
+        """The public arrays that the next stage is asked with, from the sums of all stages so far."""
+        return {}
+
+    def count_weight(self, settings: S, stage: int) -> float | None:
+        """What a record weighs in the class counts of a stage (segment `count`); None for a method without counts."""
+        return None
+
+    def backbones(self, settings: S) -> tuple[str, ...]:
+        """The public backbones that records pass through; the first is pinned in the request."""
+        return ()
+
+    @abstractmethod
+    def synthesise(self, statistics: Sequence[Statistics], settings: S, synthesis: T, run: RunDescription) -> Product:
+        """The dataset, or the model, that the statistics of all stages give. Pure post-processing."""
+
+    def joint_teacher(
+        self, firsts: Sequence[Statistics], settings: S, tasks: Sequence[tuple[str, ...]], run: RunDescription
+    ) -> Teacher | None:
+        """One classifier for the classes of several tasks, from the first stages of each, where statistics have one."""
+        return None
+
+    def teacher_of(self, weights: NDArray[np.float32], settings: S, run: RunDescription) -> Teacher:
+        """The classifier with weights that a silo sent beside its set; ValueError when none was asked for."""
+        raise ValueError("they fit no classifier that was asked for")
