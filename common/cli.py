@@ -67,13 +67,13 @@ def guarded(work: Callable[[], None], *, program: str, debug: bool) -> int:
             warnings.simplefilter("always", RenamedKeyWarning)
             show = warnings.showwarning
 
-            def told(message: Warning | str, category: type[Warning], *where: Any) -> None:
+            def told(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
                 if issubclass(category, RenamedKeyWarning):
                     print(f"{program}: warning: {message}", file=sys.stderr)
                 else:
-                    show(message, category, *where)
+                    show(message, category, *where, **more)
 
-            warnings.showwarning = told
+            warnings.showwarning = told  # type: ignore[assignment]
             work()
         sys.stdout.flush()
         return 0

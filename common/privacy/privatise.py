@@ -65,7 +65,7 @@ class Privatised:
 
 
 def privatise(total: ClippedSum, event: Gaussian | PoissonGaussian | NonPrivate, entropy: Entropy) -> Privatised:
-    """Add noise of `event` to `total`, which is empty afterwards; the arrays are integers in units of 1/FIXED_POINT_ONE."""
+    """Add noise of `event` to `total`, empty afterwards; the arrays are integers in units of 1/FIXED_POINT_ONE."""
     if isinstance(event, NonPrivate) and entropy.releasable:
         raise ValueError("sums without noise exist in simulations only")
     if isinstance(event, Gaussian) and event.releases != 1:

@@ -6,13 +6,13 @@ for other ways: while the head is noise, so are the gradients behind it.)
 
 Neighbours: one labelled record added or removed. A record's gradient (averaged over its augmentations) is clipped over
 all weights together and put on the integer grid of `FIXED_POINT_ONE` steps per unit, rounding towards zero: so many
-steps are its L2 sensitivity. Batches are Poisson-sampled, an empty one included; sums are divided by the expected size of a batch. The noise is our
-discrete Gaussian, and the event, a `PoissonGaussian`, goes to our accountant, not to Opacus'.
+steps are its L2 sensitivity. Batches are Poisson-sampled, an empty one included; sums are divided by the expected
+size of a batch. The noise is our discrete Gaussian, and the event, a `PoissonGaussian`, goes to our accountant, not to
+Opacus'.
 
 BatchNorm mixes records, so `Tunable` has its public statistics, scale and shift in a `FixedNorm`, and learns a gain and
-an offset on top. Opacus (1.6) unfolds
-the inputs of convolutions as if they lay channels first, and gives wrong gradients for `channels_last` without a word,
-so every convolution's input is laid out anew. The number of records is taken as public here, rounded to one digit, as
+an offset on top. Opacus (1.6) unfolds the inputs of convolutions as if they lay channels first, and gives wrong
+gradients for `channels_last` without a word, so every convolution's input is laid out anew. The number of records is taken as public here, rounded to one digit, as
 everybody does who runs DP-SGD: in the baseline's favour.
 
 How many steps fit into the time is measured on noise images before any record is read, since σ depends on it. When the

@@ -63,7 +63,7 @@ class MethodSettings(Settings):
     """What is released; part of the request.
 
     `features` and `picture` make the embedding (0 and 0: none). `global_dimensions`, `class_layers` and `thumbnail`
-    make feature statistics, as in the paper; `row_share` is what they have of a record's squared norm beside the embedding.
+    make feature statistics, as in the paper; `row_share` is their part of a record's squared norm beside the embedding.
     `stages` are reserved together; the first has `first_share` of the budget (in 1/σ²), the others share the rest.
     With `more_backbones` the stages take turns: rows of the second stage look at the first of these, and so on, and
     images are made to please all; the embedding stays with `backbone`. Hashes are filled in before silos are asked.
