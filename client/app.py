@@ -15,18 +15,18 @@ from dpdd.common import flower  # first: it turns Flower's telemetry off
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
-from dpdd.client.mechanisms.base import Progress
-from dpdd.client.silo import Silo, quiet
+from dpdd.client.silo import Silo
 from dpdd.common.errors import DpddError
+from dpdd.common.progress import Progress, silent
 from dpdd.common.wire.answer import encode_answer
 
 log = logging.getLogger("dpdd.client")
 
-SILO_IN_TROUBLE = 1000
+SILO_FAILED = 1000
 """Flower error code of a silo that could not answer; says nothing about why."""
 
 
-def make_app(progress: Callable[[str], Progress] = lambda _silo: quiet) -> ClientApp:
+def make_app(progress: Callable[[str], Progress] = lambda _silo: silent) -> ClientApp:
     """A ClientApp whose silos report to `progress(<silo name>)`."""
     app = ClientApp()
 
@@ -39,7 +39,7 @@ def make_app(progress: Callable[[str], Progress] = lambda _silo: quiet) -> Clien
         except (DpddError, OSError, KeyError) as error:
             # What went wrong may depend on the records, so the coordinator learns only that something did.
             log.error("no answer to the coordinator: %s", error)
-            return Message(Error(SILO_IN_TROUBLE, "the silo could not answer; its own log says why"), reply_to=message)
+            return Message(Error(SILO_FAILED, "the silo could not answer; its own log says why"), reply_to=message)
         return Message(flower.pack(reply, "dpdd.v1.Answer"), reply_to=message)
 
     return app

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and a lock that only one process holds."""
+"""Durable files that are written once and never replaced, and an exclusive lock between processes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from dpdd.common.errors import LedgerError
+from dpdd.common.files.atomic import sync_folder
 
 
 def write_new(path: Path, data: bytes, mode: int = 0o644) -> bool:
@@ -33,15 +34,6 @@ def write_new(path: Path, data: bytes, mode: int = 0o644) -> bool:
     return True
 
 
-def sync_folder(folder: Path) -> None:
-    """Make the folder's entries durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 @contextmanager
 def exclusive(path: Path, timeout: float, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Hold the lock file at `path`; LedgerError when another process keeps it for `timeout` seconds."""
@@ -51,7 +43,7 @@ def exclusive(path: Path, timeout: float, waiting: Callable[[], None] = lambda: 
         raise LedgerError(f"{path}: the silo's lock cannot be opened ({error.strerror})") from None
     try:
         ends = time.monotonic() + timeout
-        told = False
+        reported = False
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -61,9 +53,9 @@ def exclusive(path: Path, timeout: float, waiting: Callable[[], None] = lambda: 
                     raise LedgerError(
                         f"{path}: another dpdd process is making a release for this silo; waited {timeout:g} s"
                     ) from None
-                if not told:
+                if not reported:
                     waiting()
-                    told = True
+                    reported = True
                 time.sleep(0.02)
         yield
     finally:

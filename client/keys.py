@@ -1,4 +1,4 @@
-"""The silo's signing key: made here, kept here, readable by its owner only."""
+"""The silo's Ed25519 signing key: generated here, never sent, readable by its owner only."""
 
 from __future__ import annotations
 

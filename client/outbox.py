@@ -1,4 +1,4 @@
-"""Finished releases, on disk before anything leaves. A file here is never replaced: one request id, one release."""
+"""The outbox: signed releases, on disk before one leaves. A file is never replaced: one request id, one release."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dpdd.client.config import SiloSettings
+from dpdd.common.methods.base import DataKind
 from dpdd.common.methods.registry import METHODS
 from dpdd.common.wire.answer import Reason
 from dpdd.common.wire.request import ReleaseRequest
@@ -22,10 +23,15 @@ def check(request: ReleaseRequest, settings: SiloSettings) -> None:
     method = METHODS.get(request.method)
     if method is None:
         raise Refused(Reason.UNKNOWN_METHOD, f"this silo's software has no method {request.method}")
+    if DataKind.of_shape(request.shape) not in method.data_kinds:
+        kinds = " or ".join(sorted(kind.value for kind in method.data_kinds))
+        raise Refused(
+            Reason.NOT_ALLOWED, f"{request.method} is for records of kind {kinds}, not of shape {request.shape}"
+        )
     if request.method not in policy.methods:
         allowed = ", ".join(policy.methods) or "none"
         raise Refused(Reason.NOT_ALLOWED, f"the policy does not allow {request.method} (allowed: {allowed})")
-    if request.kind not in method.kinds:
+    if request.kind not in method.release_kinds:
         raise Refused(Reason.NOT_ALLOWED, f"{request.method} cannot release a {request.kind.words}")
     if not policy.allows(request.kind):
         raise Refused(

@@ -26,7 +26,7 @@ from dpdd.client.durable import exclusive, write_new
 from dpdd.client.keys import create_key, load_key, public_bytes
 from dpdd.client.ledger.hash_chain import Entry
 from dpdd.client.ledger.ledger import Ledger, NotCovered, OverBudget
-from dpdd.client.mechanisms.base import Plan, Progress, mechanism
+from dpdd.client.mechanisms.base import Plan, mechanism
 from dpdd.client.outbox import Outbox
 from dpdd.client.policy import Refused
 from dpdd.client.records import load as load_records
@@ -35,6 +35,7 @@ from dpdd.common.config import Settings, one_line
 from dpdd.common.errors import ConfigError, IntegrityError, LedgerError, WireError
 from dpdd.common.methods.registry import method
 from dpdd.common.privacy.entropy import Entropy, SeededEntropy, SystemEntropy
+from dpdd.common.progress import Progress, silent
 from dpdd.common.synthesis.distilled_set import method_values
 from dpdd.common.wire.answer import Answer, Reason, Refusal, Shortfall, SignedReleaseBytes
 from dpdd.common.wire.release import open_signed, release_of, sign
@@ -43,10 +44,6 @@ from dpdd.common.wire.request import Kind, ReleaseRequest, decode_request
 LOCK_TIMEOUT = 600.0
 MOST_WAITING = 100
 MOST_WAITING_BYTES = 1 << 28
-
-
-def quiet(_what: str, _done: int, _of: int) -> None:
-    """Progress that nobody watches."""
 
 
 class Silo:
@@ -96,6 +93,7 @@ class Silo:
         policy.check(request, self.settings)
         chosen = method(request.method)
         try:
+            chosen.check_budget(request.epsilon)
             settings = chosen.settings(method_values(request))
             stages.check(request, chosen.stages(settings))
             plan = mechanism(chosen).plan(request, settings)
@@ -106,7 +104,7 @@ class Silo:
         except (ConfigError, ValueError) as error:
             raise Refused(Reason.MALFORMED, one_line(error)) from None
 
-    def answer(self, data: bytes, progress: Progress = quiet, waiting: Callable[[], None] = lambda: None) -> Answer:
+    def answer(self, data: bytes, progress: Progress = silent, waiting: Callable[[], None] = lambda: None) -> Answer:
         """The release for a request, always the same bytes for the same request, or a refusal.
 
         Raises a DpddError when the silo itself is in trouble (unreadable data, full disk): then nothing has left, and

@@ -65,15 +65,15 @@ def guarded(work: Callable[[], None], *, program: str, debug: bool) -> int:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", RenamedKeyWarning)
-            show = warnings.showwarning
+            show_other = warnings.showwarning
 
-            def told(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+            def show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
                 if issubclass(category, RenamedKeyWarning):
                     print(f"{program}: warning: {message}", file=sys.stderr)
                 else:
-                    show(message, category, *where, **more)
+                    show_other(message, category, *where, **more)
 
-            warnings.showwarning = told  # type: ignore[assignment]
+            warnings.showwarning = show_warning  # type: ignore[assignment]
             work()
         sys.stdout.flush()
         return 0
@@ -82,7 +82,7 @@ def guarded(work: Callable[[], None], *, program: str, debug: bool) -> int:
     except KeyboardInterrupt:
         return _report(program, "interrupted", EXIT_INTERRUPTED, debug)
     except BrokenPipeError:
-        # The reader (head, less) has seen enough; keep Python from complaining at exit.
+        # The reader (head, less) closed the pipe; keep Python from complaining at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (OSError, MemoryError) as error:

@@ -59,6 +59,11 @@ S = TypeVar("S", bound=BaseModel)
 
 def load_toml(path: Path, schema: type[S]) -> S:
     """The file at `path` as a `schema`, or a ConfigError of one sentence."""
+    return validate(read_toml(path), schema, str(path))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """What a TOML file holds, unchecked, or a ConfigError of one sentence."""
     try:
         text = path.read_bytes().decode("utf-8")
     except FileNotFoundError:
@@ -70,10 +75,9 @@ def load_toml(path: Path, schema: type[S]) -> S:
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
     try:
-        value = tomllib.loads(text)
+        return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
         raise ConfigError(f"{path}: not valid TOML: {one_line(error)}") from None
-    return validate(value, schema, str(path))
 
 
 def validate(value: Any, schema: type[S], where: str) -> S:

@@ -1,1 +1,1 @@
-"""Simulated federations, and the small public dataset that is shipped with them."""
+"""Research on one machine: scenario files, the simulator, baselines, benchmarks, papers' tables, and shipped files."""

@@ -25,11 +25,10 @@ from dpdd.common.privacy.accounting import (
     rdp_guarantee,
 )
 from dpdd.common.privacy.events import NEIGHBOURS, Event
+from dpdd.scenarios.options import number, rounded_up, whole_number
 
 HOPELESS = 150.0
 """Above this Rényi ε the exact figure is not computed: it takes minutes, and protects nobody either way."""
-
-_DECIMALS = 4
 
 
 @dataclass(frozen=True)
@@ -53,14 +52,14 @@ def add_to(commands: Commands) -> None:
 
     gaussian = _add(kinds, "gaussian", _gaussian, "Gaussian noise on sums over all records, once or several times")
     gaussian.add_argument(
-        "--releases", type=_count, default=1, metavar="M", help="releases over the same records; 1 if not given"
+        "--releases", type=whole_number, default=1, metavar="M", help="releases over the same records; 1 if not given"
     )
 
     poisson = _add(kinds, "poisson", _poisson, "Gaussian noise on sums over randomly sampled records, as in DP-SGD")
     poisson.add_argument(
         "--rate", type=_rate, required=True, metavar="Q", help="sampling probability, such as 0.01 or 50/6000"
     )
-    poisson.add_argument("--steps", type=_count, required=True, metavar="T", help="how often records are sampled")
+    poisson.add_argument("--steps", type=whole_number, required=True, metavar="T", help="how often records are sampled")
 
 
 def _add(
@@ -90,10 +89,10 @@ def _gaussian(options: argparse.Namespace) -> Mechanism:
 
 
 def _poisson(options: argparse.Namespace) -> Mechanism:
-    anybody = -math.expm1(options.steps * math.log1p(-options.rate)) if options.rate < 1.0 else 1.0
-    if anybody <= options.delta:
+    sampled = -math.expm1(options.steps * math.log1p(-options.rate)) if options.rate < 1.0 else 1.0
+    if sampled <= options.delta:
         raise ConfigError(
-            f"at rate {options.rate:g} a record is sampled at all with probability {anybody:.2g}, which delta "
+            f"at rate {options.rate:g} a record is sampled at all with probability {sampled:.2g}, which delta "
             f"({options.delta:g}) already covers, so that any noise would do; choose a smaller --delta"
         )
     steps = f"{options.steps:,} step{'' if options.steps == 1 else 's'}"
@@ -125,9 +124,9 @@ def _noise_for(mechanism: Mechanism, epsilon: float, delta: float, *, as_json: b
         _print(mechanism, sigma, epsilon, delta, accountant, {"sigma_rdp": sigma_rdp})
         return
     print(f"{mechanism.words}: what makes it ({epsilon:g}, {delta:g})-private\n")
-    rows = [[accountant, _up(sigma)], [RDP, _up(sigma_rdp) if sigma_rdp is not None else "∞"]]
+    rows = [[accountant, rounded_up(sigma)], [RDP, rounded_up(sigma_rdp) if sigma_rdp is not None else "∞"]]
     print(table(["accountant", "noise multiplier σ"], rows))
-    print(f"\nAdd noise of standard deviation {_up(sigma)} × the clip norm.\n{_meaning(epsilon, delta)}")
+    print(f"\nAdd noise of standard deviation {rounded_up(sigma)} × the clip norm.\n{_meaning(epsilon, delta)}")
     if sigma_rdp is not None and sigma_rdp > sigma:
         print(f"Rényi accounting, which papers often use, would ask for {sigma_rdp / sigma - 1:.1%} more noise.")
     print(f"Neighbours: {NEIGHBOURS}.")
@@ -143,8 +142,8 @@ def _cost_of(mechanism: Mechanism, sigma: float, delta: float, *, as_json: bool)
         _print(mechanism, sigma, exact.epsilon, delta, exact.accountant, {"epsilon_rdp": renyi.epsilon})
         return
     print(f"{mechanism.words}: what a noise multiplier of σ = {sigma:g} costs at δ = {delta:g}\n")
-    rows = [[exact.accountant, _up(exact.epsilon)]] if exact is not renyi else []
-    print(table(["accountant", "ε"], [*rows, [renyi.accountant, _up(renyi.epsilon)]]))
+    rows = [[exact.accountant, rounded_up(exact.epsilon)]] if exact is not renyi else []
+    print(table(["accountant", "ε"], [*rows, [renyi.accountant, rounded_up(renyi.epsilon)]]))
     print(f"\n{_meaning(exact.epsilon, delta)}")
     print(f"Neighbours: {NEIGHBOURS}.")
 
@@ -174,24 +173,16 @@ def _meaning(epsilon: float, delta: float) -> str:
     )
 
 
-def _up(value: float) -> str:
-    """Rounded up, so that the printed figure holds as well."""
-    if math.isinf(value):
-        return "∞"
-    scale = 10.0**_DECIMALS
-    return f"{math.ceil(value * scale - 1e-9) / scale:.{_DECIMALS}f}" if value < 1e9 else f"{value:.4g}"
-
-
 def _epsilon(text: str) -> float:
-    return _within(text, 0.0, LARGEST_EPSILON, "a budget epsilon lies above 0 and goes up to 32")
+    return number(text, 0.0, LARGEST_EPSILON, "a budget epsilon lies above 0 and goes up to 32")
 
 
 def _sigma(text: str) -> float:
-    return _within(text, 0.0, 1e15, "a noise multiplier is a number above 0, such as 1.5")
+    return number(text, 0.0, 1e15, "a noise multiplier is a number above 0, such as 1.5")
 
 
 def _delta(text: str) -> float:
-    return _within(text, 0.0, 0.999999, "a delta lies between 0 and 1, such as 1e-5")
+    return number(text, 0.0, 0.999999, "a delta lies between 0 and 1, such as 1e-5")
 
 
 def _rate(text: str) -> float:
@@ -201,24 +192,4 @@ def _rate(text: str) -> float:
         value = float(above) / float(below) if slash else float(above)
     except (ValueError, ZeroDivisionError):
         raise argparse.ArgumentTypeError(f"{rule}, not {text!r}") from None
-    return _within(repr(value), 0.0, 1.0, rule, shown=text)
-
-
-def _count(text: str) -> int:
-    try:
-        value = int(text.replace(",", "").replace("_", ""))
-    except ValueError:
-        value = 0
-    if not 1 <= value < 2**31:
-        raise argparse.ArgumentTypeError(f"it is a whole number from 1 to 2^31 - 1, not {text!r}")
-    return value
-
-
-def _within(text: str, low: float, high: float, rule: str, shown: str | None = None) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not low < value <= high:
-        raise argparse.ArgumentTypeError(f"{rule}, not {shown or text!r}")
-    return value
+    return number(repr(value), 0.0, 1.0, rule, shown=text)

@@ -1,4 +1,4 @@
-"""`dpdd-sim`: many silos on one machine, and a privacy calculator."""
+"""`dpdd-sim`: many silos on one machine, and a privacy accountant."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from dpdd.common.cli import Commands, guarded, print_json, table
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point."""
     from dpdd.scenarios import account
-    from dpdd.scenarios.baselines import compare as baselines
+    from dpdd.scenarios.baselines import command as baselines
     from dpdd.scenarios.benchmarks import matching as benchmark_matching
     from dpdd.scenarios.benchmarks import noise as benchmark_noise
     from dpdd.scenarios.benchmarks import silo as benchmark_silo
     from dpdd.scenarios.benchmarks import subspace_report
     from dpdd.scenarios.papers import reproduce
+    from dpdd.scenarios.simulator.engines import ENGINES, IN_PROCESS
 
     arguments = sys.argv[1:] if arguments is None else arguments
     if list(arguments[:1]) == ["pretrain"]:
@@ -40,8 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     run.add_argument(
         "--engine",
-        choices=("in-process", "exchange", "ray"),
-        default="in-process",
+        choices=tuple(ENGINES),
+        default=IN_PROCESS,
         help="exchange: a server and silos as processes of their own, with certificates, on loopback; "
         "ray: Flower's simulation (needs dpdd[ray])",
     )
@@ -102,56 +103,24 @@ def _run(options: argparse.Namespace) -> None:
         print(_summary(metrics, folder))
 
 
-_LEARNERS = {
-    "convnet": "ConvNet from scratch",
-    "probe": "linear probe of {backbone}",
-    "fine-tune": "fine-tuned {backbone}",
-    "ensemble": "fine-tuned {backbone}, together",
-    "teacher": "teacher",
-}
-_LEARNT_FROM = {"lessons": "lessons by the teacher", "soft": "soft labels", "hard": "hard labels"}
-
-
 def _summary(metrics: dict[str, Any], folder: Path) -> str:
+    from dpdd.server.report.product import in_words
+    from dpdd.server.report.scores import tables
+
     rows = [
         [row["silo"], "∞" if row["epsilon"] is None else f"{row['epsilon']:g}", f"{row['delta']:g}", row["accountant"]]
         for row in metrics["privacy"]
     ]
     lines = ["", table(["silo", "ε", "δ", "accountant"], rows), ""]
-    if metrics["accuracy"]:
-        lines += [_accuracy(metrics["accuracy"]), ""]
-    if metrics.get("continual", {}).get("learners"):
-        lines += [_continual(metrics["continual"], metrics["accuracy"]), ""]
+    lines += [line for scores in tables(metrics) for line in (scores, "")]
     if not all(row["releasable"] for row in metrics["privacy"]):
         lines.append("This was a simulation with repeatable or no noise: it protects nobody.")
+    look = " (look at preview.png)" if "images" in metrics["dataset"] else ""
     lines += [
-        f"{metrics['dataset']['images']} synthetic images: {folder / 'dataset'} (look at preview.png)",
+        f"{in_words(metrics['dataset'])}: {folder / 'dataset'}{look}",
         f"what it promises, and how to check it: {folder / 'CARD.md'}",
     ]
     return "\n".join(lines)
-
-
-def _accuracy(accuracy: dict[str, Any]) -> str:
-    rows = []
-    for name, score in accuracy.items():
-        spread = f" ± {100 * score['std']:.1f}" if len(score["runs"]) > 1 else ""
-        source = _LEARNT_FROM[score["labels"]] if "labels" in score else "the releases"
-        rows.append([_LEARNERS[name].format_map(score), source, f"{100 * score['mean']:.1f}{spread}"])
-    return table(["learner", "learnt from", "% right on real test data"], rows)
-
-
-def _continual(found: dict[str, Any], accuracy: dict[str, Any]) -> str:
-    """Per learner: % right on all classes seen, after each task; and its ceiling, where that was run."""
-    joint = found.get("joint")
-    header = ["% right on classes seen, after", *(f"task {number + 1}" for number in range(len(found["tasks"])))]
-    rows = []
-    for name, figures in found["learners"].items():
-        shares = [*figures["seen"], figures["forgetting"]]
-        row = [_LEARNERS[name].format_map(accuracy[name]), *(f"{100 * share:.1f}" for share in shares)]
-        if joint:
-            row.append(f"{100 * joint[name]['mean']:.1f}" if name in joint else "")
-        rows.append(row)
-    return table([*header, "forgetting", *(["all at once"] if joint else [])], rows)
 
 
 def _list(options: argparse.Namespace) -> None:
@@ -159,8 +128,12 @@ def _list(options: argparse.Namespace) -> None:
 
     from dpdd.server.run.scenario import shipped
 
-    found = {name: tomllib.loads(path.read_text()).get("summary", "") for name, path in shipped().items()}
-    print(json.dumps(found, indent=2) if options.json else table(["scenario", "what it does"], list(found.items())))
+    summaries = {name: tomllib.loads(path.read_text()).get("summary", "") for name, path in shipped().items()}
+    print(
+        json.dumps(summaries, indent=2)
+        if options.json
+        else table(["scenario", "what it does"], list(summaries.items()))
+    )
 
 
 if __name__ == "__main__":

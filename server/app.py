@@ -6,12 +6,14 @@ and the `device` (default: auto) and number of `workers` (default: 1; 0: one per
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 from dpdd.common import flower as _flower  # noqa: F401  (first: it turns Flower's telemetry off)
 
 # isort: split
-from flwr.app import Context
+from flwr.app import Context, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
 from dpdd.common.errors import ConfigError
@@ -45,6 +47,19 @@ def make_app(console: Console | None = None) -> ServerApp:
             run.execute(grid)
 
     return app
+
+
+def run_config(scenario: str, folder: Path, runner: SynthesisRunner) -> dict[str, Any]:
+    """The run config that says this."""
+    return {"scenario": scenario, "folder": str(folder), "device": runner.device, "workers": runner.workers or 0}
+
+
+def run_on(grid: Grid, scenario: str, folder: Path, runner: SynthesisRunner, console: Console) -> dict[str, Any]:
+    """Run the ServerApp on a grid, in this process; what `metrics.json` holds."""
+    config = run_config(scenario, folder, runner)
+    make_app(console)(grid, Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config=config))
+    metrics: dict[str, Any] = json.loads((folder / "metrics.json").read_text())
+    return metrics
 
 
 app = make_app()

@@ -96,9 +96,9 @@ def _init(options: argparse.Namespace) -> None:
     from dpdd.server.transport.coordinator import Coordinator
 
     had = (options.folder / "authority.pem").exists()
-    made = Coordinator.initialise(options.folder)
+    coordinator = Coordinator.initialise(options.folder)
     print(f"coordinator in {options.folder}: {'authority and keys are there' if had else 'made an authority and keys'}")
-    print(f"authority {made.authority.fingerprint.hex()}")
+    print(f"authority {coordinator.authority.fingerprint.hex()}")
     print(f"next: `dpdd-server enrol NAME --coordinator {options.folder}` for each silo")
 
 
@@ -149,6 +149,7 @@ def _serve(options: argparse.Namespace, scenario: Path, folder: Path) -> None:
     _log_to(coordinator.log_file)
 
     from dpdd.common.synthesis.runner import SynthesisRunner
+    from dpdd.server.report.card import budget_cells
     from dpdd.server.transport import running
     from dpdd.server.transport.service import Address
 
@@ -166,10 +167,7 @@ def _serve(options: argparse.Namespace, scenario: Path, folder: Path) -> None:
     if options.json:
         print_json(metrics)
         return
-    rows = [
-        [row["silo"], "∞" if row["epsilon"] is None else f"{row['epsilon']:g}", f"{row['delta']:g}", row["accountant"]]
-        for row in metrics["privacy"]
-    ]
+    rows = [[*budget_cells(row), row["accountant"]] for row in metrics["privacy"]]
     print(table(["silo", "ε", "δ", "accountant"], rows))
     print(f"{metrics['dataset']['images']} synthetic images: {folder / 'dataset'}; the card: {folder / 'CARD.md'}")
 
@@ -288,7 +286,7 @@ def _asked(folder: Path) -> list[tuple[Asked, int]]:
 
 
 def _awaited(row: Asked) -> bool:
-    from dpdd.server.transport.board import settled
+    from dpdd.server.transport.request_queue import settled
 
     return not settled(row)
 
@@ -321,18 +319,12 @@ def _export(options: argparse.Namespace) -> None:
 
 
 def _verify(options: argparse.Namespace) -> None:
+    from dpdd.server.report.card import budget_cells
+
     card = _checked_card(options.folder)
-    rows = [
-        [
-            r["silo"],
-            "∞" if r["epsilon"] is None else f"{r['epsilon']:g}",
-            f"{r['delta']:g}",
-            f"{len(r['release_sha256'])}, signed",
-        ]
-        for r in card["silos"]
-    ]
+    rows = [[*budget_cells(row), f"{len(row['release_sha256'])}, signed"] for row in card["silos"]]
     print(table(["silo", "ε", "δ", "releases"], rows))
-    releases = sum(len(r["release_sha256"]) for r in card["silos"])
+    releases = sum(len(row["release_sha256"]) for row in card["silos"])
     teacher = f", its teacher ({card['teacher_sha256'][:16]}…)" if card.get("teacher_sha256") else ""
     print(f"the dataset ({card['dataset_sha256'][:16]}…){teacher} and {releases} releases are as the card says")
 
@@ -340,7 +332,7 @@ def _verify(options: argparse.Namespace) -> None:
 def _checked_card(folder: Path) -> dict[str, Any]:
     """The data card of a finished run, after everything in it was checked."""
     from dpdd.common.privacy import events
-    from dpdd.common.synthesis.labelled_set import FILE, TEACHER, file_sha256
+    from dpdd.common.synthesis.product_files import DATASET, MODEL, TEACHER, file_sha256
     from dpdd.common.wire.release import open_signed
     from dpdd.server.run.store import read_stored
 
@@ -353,7 +345,7 @@ def _checked_card(folder: Path) -> dict[str, Any]:
         raise DataError(f"{path}: there is no data card; is this a finished run?") from None
     except (ValueError, KeyError, TypeError):
         raise DataError(f"{path}: this is not a data card") from None
-    dataset = folder / "dataset" / FILE
+    dataset = folder / "dataset" / (MODEL if card.get("file") == MODEL else DATASET)
     if not dataset.exists():
         raise DataError(f"{dataset}: the dataset is missing")
     if file_sha256(dataset) != expected:
@@ -377,7 +369,7 @@ def _checked_card(folder: Path) -> dict[str, Any]:
 
 def _check_teacher(path: Path, expected: str | None) -> None:
     """IntegrityError for another teacher than the card's, or for one that the card does not speak of."""
-    from dpdd.common.synthesis.labelled_set import file_sha256
+    from dpdd.common.synthesis.product_files import file_sha256
 
     if not path.exists():
         if expected is not None:

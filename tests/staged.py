@@ -8,23 +8,28 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from types import ModuleType
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from pydantic import Field
 
-from dpdd.client.mechanisms.base import Contribution, Plan, gaussian_plan, privatised_sum
+from dpdd.client.mechanisms.base import Contribution, Mechanism, Plan, gaussian_plan, privatised_sum
+from dpdd.client.records.records import Records
 from dpdd.common.config import Settings
-from dpdd.common.methods.registry import METHODS, Method
+from dpdd.common.methods.base import Method, RunDescription
+from dpdd.common.methods.registry import METHODS
 from dpdd.common.privacy.clipping import Layout, class_segment
+from dpdd.common.privacy.entropy import Entropy
+from dpdd.common.privacy.privatise import Privatised
+from dpdd.common.progress import Progress
 from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.common.synthesis.statistics import Statistics
-from dpdd.common.wire.request import Kind, ReleaseRequest
+from dpdd.common.wire.request import ReleaseRequest
 
 NAME = "staged"
+PRIVATE_HALF = f"dpdd.client.mechanisms.{NAME}"
 BLOCKS = 4
 WIDTH = BLOCKS * BLOCKS
 
@@ -37,14 +42,6 @@ class MethodSettings(Settings):
 
 class SynthesisSettings(Settings):
     brightness: float = 1.0
-
-
-def stages(settings: MethodSettings) -> int:
-    return settings.stages
-
-
-def layout(settings: MethodSettings, classes: int, stage: int = 0, shape: tuple[int, ...] = ()) -> Layout:
-    return Layout((class_segment("sums", WIDTH, classes), class_segment("count", 1, classes)))
 
 
 def blocks(images: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -61,70 +58,82 @@ def class_means(statistics: Statistics, settings: MethodSettings) -> NDArray[np.
     return sums / counts + statistics.stage_input.get("mean", np.zeros(WIDTH))
 
 
-def stage_input(
-    statistics: Sequence[Statistics], settings: MethodSettings, **_public: Any
-) -> dict[str, NDArray[np.float32]]:
-    mean = class_means(statistics[-1], settings).mean(axis=0)
-    return {"mean": np.clip(mean, 0.0, 1.0 / BLOCKS).astype(np.float32)}
+class Staged(Method[MethodSettings, SynthesisSettings], family=NAME):
+    def stages(self, settings: MethodSettings) -> int:
+        return settings.stages
+
+    def layout(self, settings: MethodSettings, run: RunDescription, stage: int) -> Layout:
+        classes = len(run.classes)
+        return Layout((class_segment("sums", WIDTH, classes), class_segment("count", 1, classes)))
+
+    def stage_input(
+        self, statistics: Sequence[Statistics], settings: MethodSettings, run: RunDescription
+    ) -> Mapping[str, NDArray]:
+        mean = class_means(statistics[-1], settings).mean(axis=0)
+        return {"mean": np.clip(mean, 0.0, 1.0 / BLOCKS).astype(np.float32)}
+
+    def count_weight(self, settings: MethodSettings, stage: int) -> float:
+        return settings.count_weight
+
+    def synthesise(
+        self,
+        statistics: Sequence[Statistics],
+        settings: MethodSettings,
+        synthesis: SynthesisSettings,
+        run: RunDescription,
+    ) -> LabelledSet:
+        assert len(statistics) == settings.stages
+        means = np.mean([class_means(stage, settings) for stage in statistics], axis=0)
+        grid = (np.clip(means * BLOCKS, 0.0, 1.0) * 255).round().astype(np.uint8).reshape(-1, 1, BLOCKS, BLOCKS)
+        channels, *sides = run.image_shape
+        side = [np.arange(size) * BLOCKS // size for size in sides]
+        pictures = grid[:, :, side[0]][:, :, :, side[1]].repeat(channels, axis=1)
+        labels = np.arange(len(run.classes)).repeat(run.images_per_class)
+        return LabelledSet(pictures.repeat(run.images_per_class, axis=0), labels, run.classes)
 
 
-def synthesise(
-    statistics: Sequence[Statistics],
-    settings: MethodSettings,
-    _synthesis: SynthesisSettings,
-    *,
-    classes: tuple[str, ...],
-    shape: tuple[int, int, int],
-    images_per_class: int,
-    **_rest: Any,
-) -> LabelledSet:
-    assert len(statistics) == settings.stages
-    means = np.mean([class_means(stage, settings) for stage in statistics], axis=0)
-    grid = (np.clip(means * BLOCKS, 0.0, 1.0) * 255).round().astype(np.uint8).reshape(-1, 1, BLOCKS, BLOCKS)
-    side = [np.arange(size) * BLOCKS // size for size in shape[1:]]
-    pictures = grid[:, :, side[0]][:, :, :, side[1]].repeat(shape[0], axis=1)
-    labels = np.arange(len(classes)).repeat(images_per_class)
-    return LabelledSet(pictures.repeat(images_per_class, axis=0), labels, classes)
+METHOD = Staged(NAME, "block means in stages", "none")
 
 
-def plan(request: ReleaseRequest, settings: MethodSettings) -> Plan:
-    if request.stage and {name: array.shape for name, array in request.stage_input.items()} != {"mean": (WIDTH,)}:
-        raise ValueError("the centre of the method 'staged' is a mean")
-    layouts = [layout(settings, len(request.classes), stage) for stage in range(settings.stages)]
-    return gaussian_plan(request, layouts, settings.first_share)
+class StagedMechanism(Mechanism[MethodSettings]):
+    def plan(self, request: ReleaseRequest, settings: MethodSettings) -> Plan:
+        if request.stage and {name: array.shape for name, array in request.stage_input.items()} != {"mean": (WIDTH,)}:
+            raise ValueError("the input of a stage of the method 'staged' is a mean")
+        run = RunDescription.of(request)
+        layouts = [METHOD.layout(settings, run, stage) for stage in range(settings.stages)]
+        return gaussian_plan(request, layouts, settings.first_share)
+
+    def run(
+        self,
+        records: Records,
+        request: ReleaseRequest,
+        settings: MethodSettings,
+        plan: Plan,
+        entropy: Entropy,
+        progress: Progress,
+    ) -> Privatised:
+        middle: Mapping[str, NDArray] = request.stage_input
+
+        def contributions(images: NDArray[np.float32], _labels: NDArray[np.int64]) -> Contribution:
+            rows = np.full((len(images), WIDTH + 1), settings.count_weight, dtype=np.float32)
+            moved = blocks(images) - middle.get("mean", np.float32(0.0))  # of norm at most 2
+            rows[:, :-1] = 0.5 * math.sqrt(1.0 - settings.count_weight**2) * moved
+            return rows, {}
+
+        total = METHOD.layout(settings, RunDescription.of(request), request.stage)
+        return privatised_sum(records, total, contributions, plan, entropy, progress)
 
 
-def run(
-    records: Any, request: ReleaseRequest, settings: MethodSettings, plan: Plan, entropy: Any, progress: Any
-) -> Any:
-    middle: Mapping[str, NDArray] = request.stage_input
-
-    def contributions(images: NDArray[np.float32], _labels: NDArray[np.int64]) -> Contribution:
-        rows = np.full((len(images), WIDTH + 1), settings.count_weight, dtype=np.float32)
-        moved = blocks(images) - middle.get("mean", np.float32(0.0))  # of norm at most 2
-        rows[:, :-1] = 0.5 * math.sqrt(1.0 - settings.count_weight**2) * moved
-        return rows, {}
-
-    total = layout(settings, len(request.classes), request.stage)
-    return privatised_sum(records, total, contributions, plan, entropy, progress)
-
-
-def _halves() -> dict[str, ModuleType]:
-    this = sys.modules[__name__]
-    return {f"dpdd.common.synthesis.{NAME}": this, f"dpdd.client.mechanisms.{NAME}": this}
-
-
-METHOD = Method(NAME, "block means in stages", frozenset({Kind.STATISTICS, Kind.DISTILLED_SET}))
+MECHANISM = StagedMechanism()
 
 
 def register() -> None:
     """For processes of their own, which end before anybody minds."""
     METHODS[NAME] = METHOD
-    sys.modules.update(_halves())
+    sys.modules[PRIVATE_HALF] = sys.modules[__name__]
 
 
 @pytest.fixture
 def staged_method(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(METHODS, NAME, METHOD)
-    for name, module in _halves().items():
-        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setitem(sys.modules, PRIVATE_HALF, sys.modules[__name__])

@@ -1,1 +1,1 @@
-"""The silo's budget: a ledger whose entries are a hash hash_chain."""
+"""The silo's privacy budget: an append-only ledger whose entries form a signed hash chain."""

@@ -1,4 +1,7 @@
-"""Ledger entries: each carries the hash of the one before and the silo's signature, so that a change shows."""
+"""Ledger entries as a hash chain: each carries the hash of the entry before and the silo's signature.
+
+An entry that is altered, left out or inserted no longer matches the hashes after it.
+"""
 
 from __future__ import annotations
 

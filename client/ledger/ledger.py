@@ -1,11 +1,11 @@
-"""The silo's budget, kept in SQLite with full durability.
+"""The silo's privacy budget: an append-only ledger in SQLite, with full durability.
 
 `reserve` before records are read, `commit` when the signed release lies in the outbox. Both happen in one transaction
 each, under a write lock, so two processes cannot both take what is left; both are idempotent per request id, so a
 restart spends nothing twice. A reservation counts as spent from the moment it is made.
 
-Composition is a privacy filter (`dpdd.common.privacy.filters`): requests are chosen by somebody who has seen the
-earlier answers.
+Composition is fully adaptive, so it is bounded by a privacy filter (`dpdd.common.privacy.filters`): requests are chosen
+by somebody who has seen the earlier answers.
 
 A method may release in stages. The reservation of stage 0 is for all of them together, whether or not the others are
 ever asked for; `begin_stage` notes which request took which of them, one each for ever, and spends nothing. A later
@@ -77,7 +77,7 @@ class BudgetStatus:
 
 
 class Ledger:
-    """One silo's ledger. Every opening verifies the whole hash_chain."""
+    """One silo's ledger. Every opening verifies the whole hash chain."""
 
     def __init__(
         self,
@@ -238,8 +238,8 @@ class Ledger:
 
     def decision(self, request_id: str) -> Entry | None:
         """The operator's last word on a request, if any."""
-        said = [e for e in self.entries() if e.request_id == request_id and e.kind in ("approve", "deny")]
-        return said[-1] if said else None
+        decisions = [e for e in self.entries() if e.request_id == request_id and e.kind in ("approve", "deny")]
+        return decisions[-1] if decisions else None
 
     def status(self) -> BudgetStatus:
         """Spent and remaining, as of now."""
@@ -257,9 +257,9 @@ class Ledger:
 
     def _check(self) -> None:
         self._db.execute("BEGIN")  # the shared lock keeps writers out until the file's length was compared
-        found = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
+        quick_check = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
         length = self._pragma("page_count") * self._pragma("page_size")
-        whole = found == "ok" and self._path.stat().st_size == length
+        whole = quick_check == "ok" and self._path.stat().st_size == length
         self._db.execute("COMMIT")
         if not whole:
             raise LedgerError(f"{self._path}: the ledger file is damaged; restore it from a backup")

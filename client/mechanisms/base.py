@@ -1,36 +1,37 @@
-"""The only way from records to something that may leave.
+"""The only way from records to something that may leave: the contract of a method's private half, and what all share.
 
-Each module here is one method's private half, with two functions:
-
-- ``plan(request, settings) -> Plan`` says what the release will cost, from public facts alone;
-- ``run(records, request, settings, plan, entropy, progress) -> Privatised`` reads the records once and privatises.
-
-The privacy argument (event, sensitivity, neighbours, what is public) stands at the top of each module.
+A `Mechanism` has two functions: `plan` says from public facts alone what a release will cost, and `run` reads the
+records once and privatises. Defining one checks its signatures, as for the public half (`dpdd.common.methods.base`).
+Each module of this folder is one family's private half, and ends with ``MECHANISM = ...``; `mechanism` finds it by the
+family's name. The privacy argument (event, sensitivity, neighbours, what is public) stands at the top of each.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpdd.client.records.records import Records
-from dpdd.common.methods.registry import Method
+from dpdd.common.config import Settings
+from dpdd.common.methods.base import check_overrides, schemas_of
+from dpdd.common.methods.registry import AnyMethod
 from dpdd.common.privacy.accounting import EXACT, Guarantee, calibrate
 from dpdd.common.privacy.clipping import ClippedSum, Layout
 from dpdd.common.privacy.entropy import Entropy
 from dpdd.common.privacy.events import Event, Gaussian, NonPrivate, compose
 from dpdd.common.privacy.privatise import Privatised, noise_distance, privatise
+from dpdd.common.progress import Progress
 from dpdd.common.randomness import uniforms
 from dpdd.common.wire.request import ReleaseRequest
 
-Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how much is done, and of how much."""
+S = TypeVar("S", bound=Settings)
 
 
 @dataclass(frozen=True)
@@ -55,30 +56,42 @@ class Plan:
         return 8 * self.coordinates if self.size is None else self.size
 
 
-class Mechanism(Protocol):
-    """What a module in this folder provides."""
+class Mechanism(ABC, Generic[S]):
+    """A method's private half; `S` are its method's settings. It keeps nothing: records are arguments only."""
 
-    def plan(self, request: ReleaseRequest, settings: Any) -> Plan:
-        """The cost of answering `request`."""
-        ...
+    settings_schema: ClassVar[type[Settings]]
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        (cls.settings_schema,) = schemas_of(cls, Mechanism)
+        check_overrides(cls, Mechanism)
+
+    @abstractmethod
+    def plan(self, request: ReleaseRequest, settings: S) -> Plan:
+        """The cost of answering `request`, whatever the records are; ConfigError where `run` could not answer it."""
+
+    @abstractmethod
     def run(
         self,
         records: Records,
         request: ReleaseRequest,
-        settings: Any,
+        settings: S,
         plan: Plan,
         entropy: Entropy,
         progress: Progress,
     ) -> Privatised:
-        """The answer."""
-        ...
+        """The answer: records are read once, noise is drawn once, and the event is the plan's."""
 
 
-def mechanism(method: Method) -> Mechanism:
-    """The private half of `method`."""
-    module: Any = import_module(f"dpdd.client.mechanisms.{method.module}")
-    return module  # type: ignore[no-any-return]
+def mechanism(method: AnyMethod) -> Mechanism[Any]:
+    """The private half of `method`; TypeError where the two halves do not fit."""
+    module = import_module(f"{__package__}.{method.family}")
+    half = vars(module).get("MECHANISM")
+    if not isinstance(half, Mechanism):
+        raise TypeError(f"{module.__name__} has no MECHANISM, so there is no private half of {method.name}")
+    if half.settings_schema is not method.settings_schema:
+        raise TypeError(f"the halves of {method.name} have different settings")
+    return half
 
 
 def gaussian_plan(request: ReleaseRequest, layouts: Sequence[Layout], first_share: float = 1.0) -> Plan:

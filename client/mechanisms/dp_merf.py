@@ -16,37 +16,46 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dpdd.client.mechanisms.base import Contribution, Plan, Progress, gaussian_plan, privatised_sum
+from dpdd.client.mechanisms.base import Contribution, Mechanism, Plan, gaussian_plan, privatised_sum
 from dpdd.client.records.records import Records
-from dpdd.common.methods.dp_merf import synthesis as dp_merf
+from dpdd.common.methods.base import RunDescription
+from dpdd.common.methods.dp_merf.settings import MethodSettings
+from dpdd.common.methods.dp_merf.specification import embed, frequencies, layout
 from dpdd.common.privacy.entropy import Entropy
 from dpdd.common.privacy.privatise import Privatised
+from dpdd.common.progress import Progress
 from dpdd.common.wire.request import ReleaseRequest
 
 
-def plan(request: ReleaseRequest, settings: dp_merf.MethodSettings) -> Plan:
-    """One Gaussian release of all class sums."""
-    return gaussian_plan(request, [dp_merf.layout(settings, len(request.classes))])
+class DPMERFMechanism(Mechanism[MethodSettings]):
+    """Class sums of random Fourier features."""
+
+    def plan(self, request: ReleaseRequest, settings: MethodSettings) -> Plan:
+        """One Gaussian release of all class sums."""
+        return gaussian_plan(request, [layout(settings, RunDescription.of(request))])
+
+    def run(
+        self,
+        records: Records,
+        request: ReleaseRequest,
+        settings: MethodSettings,
+        plan: Plan,
+        entropy: Entropy,
+        progress: Progress,
+    ) -> Privatised:
+        """Sum the features of all records, and privatise the sum."""
+        run = RunDescription.of(request)
+        omega, sums = frequencies(settings, run), layout(settings, run)
+
+        def contributions(images: NDArray[np.float32], _labels: NDArray[np.int64]) -> Contribution:
+            rows = np.empty((len(images), sums.width), dtype=np.float32)
+            with torch.inference_mode():
+                rows[:, :-1] = embed(torch.from_numpy(images), omega).numpy()
+            rows[:, :-1] *= math.sqrt(1.0 - settings.count_weight**2)
+            rows[:, -1] = settings.count_weight
+            return rows, {}
+
+        return privatised_sum(records, sums, contributions, plan, entropy, progress)
 
 
-def run(
-    records: Records,
-    request: ReleaseRequest,
-    settings: dp_merf.MethodSettings,
-    plan: Plan,
-    entropy: Entropy,
-    progress: Progress,
-) -> Privatised:
-    """Sum the features of all records, and privatise the sum."""
-    omega = dp_merf.frequencies(settings, math.prod(request.shape), request.public_seed)
-    layout = dp_merf.layout(settings, len(request.classes))
-
-    def contributions(images: NDArray[np.float32], _labels: NDArray[np.int64]) -> Contribution:
-        rows = np.empty((len(images), layout.width), dtype=np.float32)
-        with torch.inference_mode():
-            rows[:, :-1] = dp_merf.embed(torch.from_numpy(images), omega).numpy()
-        rows[:, :-1] *= math.sqrt(1.0 - settings.count_weight**2)
-        rows[:, -1] = settings.count_weight
-        return rows, {}
-
-    return privatised_sum(records, layout, contributions, plan, entropy, progress)
+MECHANISM = DPMERFMechanism()

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
-from dpdd.client.records import labels, numbers, pictures
+from dpdd.client.records import encoded_images, labels, numbers
 from dpdd.client.records.columns import Columns, choose, quoted
 from dpdd.client.records.records import Records
 from dpdd.client.records.spec import DataSpec
@@ -136,5 +136,5 @@ def _images(
             raise DataError(f"{shown(where)} must name an image file in or below {shown(path.parent)}")
         if "\0" in name or not (path.parent / inside).is_file():
             raise DataError(f"{shown(where)} names an image file that is not there, {shown(path.parent / inside)}")
-        features[offset] = pictures.decode(path.parent / inside, spec.shape, f"{where}: {path.parent / inside}")
+        features[offset] = encoded_images.decode(path.parent / inside, spec.shape, f"{where}: {path.parent / inside}")
     return features

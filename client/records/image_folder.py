@@ -1,7 +1,7 @@
 """A folder with one sub-folder per class and one image file per record.
 
 A sub-folder is named after its class (or the class's position); classes without a sub-folder have no record.
-Hidden files and the droppings of file managers are passed over; anything else that is not an image is an
+Hidden files and those that file managers write (Thumbs.db) are passed over; anything else that is not an image is an
 error, because a record that is silently left out is worse than a refusal. Records come class by class, then
 by file name.
 """
@@ -12,13 +12,13 @@ from pathlib import Path
 
 import numpy as np
 
-from dpdd.client.records import labels, pictures
+from dpdd.client.records import encoded_images, labels
 from dpdd.client.records.records import Records
 from dpdd.client.records.spec import DataSpec
 from dpdd.common.errors import DataError
 from dpdd.common.files.untrusted import reading, shown
 
-_DROPPINGS = ("thumbs.db", "desktop.ini", "icon\r")
+_SYSTEM_FILES = ("thumbs.db", "desktop.ini", "icon\r")
 _WHAT = "a folder with one sub-folder per class"
 
 
@@ -27,25 +27,25 @@ def load(spec: DataSpec, base: Path) -> Records:
     folder = base / spec.path
     if folder.exists() and not folder.is_dir():
         raise DataError(f"{shown(folder)} is a file; {_WHAT} was expected there")
-    found: list[tuple[int, Path]] = []
+    labelled_files: list[tuple[int, Path]] = []
     for entry in _entries(folder):
         if entry.is_dir():
             position = labels.of_folder(entry.name, spec.classes, entry)
-            found.extend((position, file) for file in _images(entry))
-        elif entry.suffix.lower() in pictures.SUFFIXES:
+            labelled_files.extend((position, file) for file in _images(entry))
+        elif entry.suffix.lower() in encoded_images.SUFFIXES:
             raise DataError(f"{shown(entry)} lies outside the class folders; move it into the folder of its class")
-    found.sort(key=lambda pair: (pair[0], pair[1].name, pair[1].parent.name))
-    features = np.empty((len(found), *spec.shape), dtype=np.uint8)
-    for row, (_, file) in enumerate(found):
-        features[row] = pictures.decode(file, spec.shape, str(file))
-    return Records(features, np.array([position for position, _ in found], dtype=np.int64))
+    labelled_files.sort(key=lambda pair: (pair[0], pair[1].name, pair[1].parent.name))
+    features = np.empty((len(labelled_files), *spec.shape), dtype=np.uint8)
+    for row, (_, file) in enumerate(labelled_files):
+        features[row] = encoded_images.decode(file, spec.shape, str(file))
+    return Records(features, np.array([position for position, _ in labelled_files], dtype=np.int64))
 
 
 def _images(folder: Path) -> list[Path]:
     files = []
     for entry in _entries(folder):
-        if entry.suffix.lower() not in pictures.SUFFIXES or not entry.is_file():
-            raise DataError(f"{shown(entry)} is not an image file ({', '.join(pictures.SUFFIXES)}); remove it")
+        if entry.suffix.lower() not in encoded_images.SUFFIXES or not entry.is_file():
+            raise DataError(f"{shown(entry)} is not an image file ({', '.join(encoded_images.SUFFIXES)}); remove it")
         files.append(entry)
     return files
 
@@ -53,4 +53,4 @@ def _images(folder: Path) -> list[Path]:
 def _entries(folder: Path) -> list[Path]:
     with reading(folder, _WHAT):
         entries = sorted(folder.iterdir())
-    return [entry for entry in entries if not entry.name.startswith(".") and entry.name.lower() not in _DROPPINGS]
+    return [entry for entry in entries if not entry.name.startswith(".") and entry.name.lower() not in _SYSTEM_FILES]

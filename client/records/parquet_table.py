@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import types
 
-from dpdd.client.records import labels, numbers, pictures
+from dpdd.client.records import encoded_images, labels, numbers
 from dpdd.client.records.columns import Columns, choose, quoted
 from dpdd.client.records.records import Records
 from dpdd.client.records.spec import DataSpec
@@ -94,7 +94,7 @@ def _images(column: pa.Array, spec: DataSpec, path: Path, first: int) -> npt.NDA
         where = f"{path}: row {first + offset}"
         if not isinstance(data, bytes):
             raise DataError(f"{shown(where)} has no image bytes in column {quoted(str(spec.image_column))}")
-        features[offset] = pictures.decode(data, spec.shape, where)
+        features[offset] = encoded_images.decode(data, spec.shape, where)
     return features
 
 

@@ -1,1 +1,1 @@
-"""The silo's side of the exchange: the sealed node, its channel, joining, uploads."""
+"""The silo's side of the exchange: the node, its mutual-TLS channel, joining, uploads."""

@@ -32,7 +32,7 @@ CHANNEL = [
 
 @dataclass(frozen=True)
 class Files:
-    """Where a silo keeps what `join` made."""
+    """The files that `join` writes."""
 
     silo: Path
 

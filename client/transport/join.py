@@ -1,8 +1,8 @@
 """Joining a coordinator: the silo makes its own key, gets a certificate for it, and pins whom it joined.
 
 The join token names the coordinator's authority by its SHA-256, so nothing is sent to anybody before that authority has
-shown itself. What is learnt lies in `state/coordinator/` (key, certificate, authority) and, for everybody to read, in
-`silo.toml`: the `[coordinator]` that this silo takes requests from.
+shown itself. The key, the certificate and the authority are kept in `state/coordinator/`; `silo.toml` gets, for the
+operator to read, the `[coordinator]` that this silo takes requests from (certificate pinning).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dpdd.common.wire.exchange import AUTHORITY_OID, JOIN_PORT, Token
 from dpdd.common.wire.parsing import parse
 from dpdd.v1 import exchange_pb2
 
-PATIENCE = 20.0
+JOIN_TIMEOUT = 20.0
 
 
 def join(silo: Silo, address: str, token: Token | None) -> CoordinatorSettings:
@@ -89,12 +89,12 @@ def _target(host: str, port: int) -> str:
 def shown_authority(host: str, port: int) -> bytes:
     """The authority's certificate (DER) that the server at this address shows; not to be trusted by itself."""
     try:
-        pem = ssl.get_server_certificate((host, port), timeout=PATIENCE)
+        pem = ssl.get_server_certificate((host, port), timeout=JOIN_TIMEOUT)
         leaf = x509.load_pem_x509_certificate(pem.encode())
-        found = leaf.extensions.get_extension_for_oid(ObjectIdentifier(AUTHORITY_OID)).value
-        assert isinstance(found, x509.UnrecognizedExtension)
-        x509.load_der_x509_certificate(found.value)
-        return found.value
+        extension = leaf.extensions.get_extension_for_oid(ObjectIdentifier(AUTHORITY_OID)).value
+        assert isinstance(extension, x509.UnrecognizedExtension)
+        x509.load_der_x509_certificate(extension.value)
+        return extension.value
     except (ValueError, x509.ExtensionNotFound, ssl.SSLError):
         raise IntegrityError(f"{host}:{port} does not speak for a dpdd coordinator: is it the join port?") from None
     except OSError as error:
@@ -105,9 +105,9 @@ def _own_key(files: Files) -> ec.EllipticCurvePrivateKey:
     """The key of the silo's certificate: made once, before anything is sent, and never sent."""
     files.folder.mkdir(mode=0o700, exist_ok=True)
     if not files.key.exists():
-        made = ec.generate_private_key(ec.SECP256R1())
+        new_key = ec.generate_private_key(ec.SECP256R1())
         encoding = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8)
-        write_new(files.key, made.private_bytes(*encoding, serialization.NoEncryption()), mode=0o600)
+        write_new(files.key, new_key.private_bytes(*encoding, serialization.NoEncryption()), mode=0o600)
     key = serialization.load_pem_private_key(files.private(), password=None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise IntegrityError(f"{files.key}: this is not a P-256 key")
@@ -129,7 +129,7 @@ def _ask(target: str, authority: bytes, request: bytes) -> exchange_pb2.JoinRepl
     with grpc.secure_channel(target, grpc.ssl_channel_credentials(root), CHANNEL) as channel:
         try:
             return parse(
-                exchange_pb2.JoinReply, channel.unary_unary("/dpdd.v1.Enrolment/Join")(request, timeout=PATIENCE)
+                exchange_pb2.JoinReply, channel.unary_unary("/dpdd.v1.Enrolment/Join")(request, timeout=JOIN_TIMEOUT)
             )
         except grpc.RpcError as error:
             raise IntegrityError(f"the coordinator did not let this silo join: {explain(error)}") from None

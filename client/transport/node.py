@@ -1,4 +1,4 @@
-"""The sealed node: it takes signed requests from the one coordinator that `silo.toml` pins, runs the installed
+"""The silo's node: it takes signed requests from the one coordinator that `silo.toml` pins, runs the installed
 `ClientApp` on them and nothing else, and sends what that answers: a release from the outbox, or a refusal.
 
 It keeps no state of its own. The coordinator's stream says which requests are open, every time it connects; the silo's
@@ -44,9 +44,9 @@ POLL_SECONDS = 2.0
 ATTEMPTS = 3
 MOST_QUEUED = 8
 LONGEST_WAIT = 60.0
-_UNARY = 30.0
-_COORDINATOR, _ME = 1, 2
-_FOR_GOOD = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+_CALL_TIMEOUT = 30.0
+_COORDINATOR_ID, _NODE_ID = 1, 2
+_NOT_ACCEPTED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 
 
 def pinned_coordinator(silo: Silo) -> CoordinatorSettings:
@@ -72,7 +72,7 @@ class Node:
         self._doing = "waiting for requests"
         self._channel: grpc.Channel | None = None
         self._connected = False
-        self._trouble = ""
+        self._last_line = ""
 
     def stop(self) -> None:
         """End soon; nothing is lost."""
@@ -88,7 +88,7 @@ class Node:
         again would not help.
         """
         threading.Thread(target=self._work, daemon=True, name="node-work").start()
-        threading.Thread(target=self._beat, daemon=True, name="node-heartbeat").start()
+        threading.Thread(target=self._heartbeat, daemon=True, name="node-heartbeat").start()
         wait = 0.5
         while not self._stop.is_set():
             self._connected = superseded = False
@@ -99,9 +99,9 @@ class Node:
                 problem = "the coordinator ended the connection"
             except grpc.RpcError as error:
                 problem, superseded = explain(error), error.code() is grpc.StatusCode.ABORTED
-                if error.code() in _FOR_GOOD and not self._stop.is_set():
+                if error.code() in _NOT_ACCEPTED and not self._stop.is_set():
                     raise IntegrityError(f"the coordinator does not accept this silo: {problem}") from None
-            except ValueError as error:  # the channel was closed under our feet
+            except ValueError as error:  # `stop` closed the channel meanwhile
                 problem = str(error)
             finally:
                 self._channel = None
@@ -139,7 +139,7 @@ class Node:
                 envelope = self._inbox.get(timeout=POLL_SECONDS)
             except queue.Empty:
                 for request_id, request in list(self._undecided.items()):
-                    self._guarded(request_id, request, again=True)
+                    self._handle(request_id, request, again=True)
                 continue
             self._queued.discard(hashlib.sha256(envelope).digest())
             try:
@@ -147,17 +147,17 @@ class Node:
             except WireError as error:
                 log.error("the coordinator sent something that is not a request: %s", error)
                 continue
-            self._guarded(hashlib.sha256(request).hexdigest(), request, signed=signed)
+            self._handle(hashlib.sha256(request).hexdigest(), request, signed=signed)
 
-    def _guarded(self, request_id: str, request: bytes, *, signed: bool = True, again: bool = False) -> None:
+    def _handle(self, request_id: str, request: bytes, *, signed: bool = True, again: bool = False) -> None:
         try:
             if signed:
                 self._answer(request_id, request, again=again)
             else:
-                self._refuse_stranger(request_id)
-        except Exception:  # whatever it was, the next request must be heard
+                self._refuse_unsigned(request_id)
+        except Exception:  # whatever it was, the next request is still to be answered
             log.exception("request %s was not answered", request_id[:12])
-            self._say_in_trouble(request_id)
+            self._report_failure(request_id)
         finally:
             self._console.finish()
             self._doing = "waiting for requests"
@@ -167,7 +167,7 @@ class Node:
         if answer is None:
             self._undecided.pop(request_id, None)
             self._say(f"request {request_id[:12]} could not be answered; the lines above say why")
-            self._say_in_trouble(request_id)
+            self._report_failure(request_id)
             return
         if isinstance(answer, Refusal):
             undecided = answer.reason is Reason.AWAITING_APPROVAL
@@ -185,10 +185,10 @@ class Node:
         self._undecided.pop(request_id, None)
         self._send_release(request_id, request)
 
-    def _say_in_trouble(self, request_id: str) -> None:
+    def _report_failure(self, request_id: str) -> None:
         """Tell the coordinator not to wait for this one. It does not learn why: that may depend on the records."""
         beat = exchange_pb2.Beat(doing="in trouble", in_trouble_with=bytes.fromhex(request_id)).SerializeToString()
-        self._persistently(lambda channel: _unary(channel, "Heartbeat", beat))
+        self._send_with_retries(lambda channel: _unary(channel, "Heartbeat", beat))
 
     def _ask_app(self, request: bytes) -> Answer | None:
         """What the installed ClientApp answers; None after it failed a few times (it says why itself)."""
@@ -196,8 +196,8 @@ class Node:
             metadata = Metadata(
                 run_id=1,
                 message_id="request",
-                src_node_id=_COORDINATOR,
-                dst_node_id=_ME,
+                src_node_id=_COORDINATOR_ID,
+                dst_node_id=_NODE_ID,
                 reply_to_message_id="",
                 group_id="",
                 created_at=time.time(),
@@ -209,7 +209,7 @@ class Node:
             )
             context = Context(
                 run_id=1,
-                node_id=_ME,
+                node_id=_NODE_ID,
                 node_config={"silo": str(self._silo.folder)},
                 state=RecordDict(),
                 run_config={},
@@ -221,7 +221,7 @@ class Node:
                 self._stop.wait(1.0 + attempt)
         return None
 
-    def _refuse_stranger(self, request_id: str) -> None:
+    def _refuse_unsigned(self, request_id: str) -> None:
         why = "the request is not signed by the coordinator that this silo joined"
         log.error("refused request %s: %s", request_id[:12], why)
         self._say(f"request {request_id[:12]}: refused (wrong coordinator): {why}")
@@ -229,7 +229,7 @@ class Node:
 
     def _send_refusal(self, refusal: Refusal) -> None:
         wire = refusal_pb2.Answer.FromString(encode_answer(refusal)).refusal.SerializeToString()
-        self._persistently(lambda channel: _unary(channel, "Refuse", wire))
+        self._send_with_retries(lambda channel: _unary(channel, "Refuse", wire))
 
     def _send_release(self, request_id: str, request: bytes) -> None:
         """From the file in the outbox, which holds these bytes for ever."""
@@ -245,13 +245,13 @@ class Node:
         def tell(received: int) -> None:
             self._say(f"sending {words}" + (f", from byte {received}" if received else ""))
 
-        if self._persistently(lambda channel: upload(channel, path, manifest, tell)):
+        if self._send_with_retries(lambda channel: upload(channel, path, manifest, tell)):
             self._say(f"request {request_id[:12]}: the coordinator has the release ({words})")
         else:
-            self._say_in_trouble(request_id)
+            self._report_failure(request_id)
 
-    def _persistently(self, send: Callable[[grpc.Channel], object]) -> bool:
-        """Try until it is through; False when the coordinator says no, or when the node stops."""
+    def _send_with_retries(self, send: Callable[[grpc.Channel], object]) -> bool:
+        """Retry with exponential back-off; False when the coordinator refuses for good, or when the node stops."""
         wait, refused = 0.2, 0
         while not self._stop.is_set():
             channel = self._channel
@@ -261,8 +261,8 @@ class Node:
                     return True
                 except grpc.RpcError as error:
                     why = explain(error)
-                    refused = 0 if error.code() in _ON_THE_WAY else refused + 1
-                    if refused >= ATTEMPTS or error.code() in _NO:
+                    refused = 0 if error.code() in _TRANSIENT else refused + 1
+                    if refused >= ATTEMPTS or error.code() in _PERMANENT:
                         self._say(f"the coordinator refused: {why}")
                         return False
                 except (DpddError, ValueError) as error:  # ValueError: the channel was closed meanwhile
@@ -272,7 +272,7 @@ class Node:
             wait = min(2 * wait, LONGEST_WAIT if channel is not None else 1.0)
         return False
 
-    def _beat(self) -> None:
+    def _heartbeat(self) -> None:
         while not self._stop.wait(BEAT_SECONDS):
             channel = self._channel
             if channel is not None:
@@ -287,22 +287,22 @@ class Node:
         self._console(what, done, of)
 
     def _say(self, text: str) -> None:
-        if text != self._trouble:
+        if text != self._last_line:
             self._console.say(f"{time.strftime('%H:%M:%S')} {text}")
-        self._trouble = text
+        self._last_line = text
 
 
-_NO = (*_FOR_GOOD, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNIMPLEMENTED)
-_ON_THE_WAY = (
+_PERMANENT = (*_NOT_ACCEPTED, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNIMPLEMENTED)
+_TRANSIENT = (
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.CANCELLED,
     grpc.StatusCode.DEADLINE_EXCEEDED,
     grpc.StatusCode.RESOURCE_EXHAUSTED,
     grpc.StatusCode.UNKNOWN,
 )
-"""What a bad line or a full disk look like: worth any number of tries."""
+"""Errors of the network, or of a full disk: retried without end."""
 
 
 def _unary(channel: grpc.Channel, method: str, data: bytes) -> bytes:
-    reply: bytes = channel.unary_unary(f"/dpdd.v1.Exchange/{method}")(data, timeout=_UNARY)
+    reply: bytes = channel.unary_unary(f"/dpdd.v1.Exchange/{method}")(data, timeout=_CALL_TIMEOUT)
     return reply

@@ -1,4 +1,4 @@
-"""Sending a finished release: from the outbox file, in chunks, from the byte where the coordinator is."""
+"""Resumable upload of a finished release: from the outbox file, in chunks, from the byte that the coordinator lacks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dpdd.common.wire.exchange import Manifest, parts
 from dpdd.common.wire.parsing import parse
 from dpdd.v1 import transfer_pb2
 
-PATIENCE = 60.0
+STATUS_TIMEOUT = 60.0
 
 
 def manifest_of(path: Path, request_id: str, sha256: str | None = None) -> Manifest:
@@ -27,21 +27,21 @@ def manifest_of(path: Path, request_id: str, sha256: str | None = None) -> Manif
 
 
 def upload(channel: grpc.Channel, path: Path, manifest: Manifest, progress: Callable[[int], None]) -> None:
-    """Send what is missing of a release, until the coordinator has stored it; grpc.RpcError when the way is broken."""
-    status = channel.unary_unary("/dpdd.v1.Exchange/Status")
-    found = parse(transfer_pb2.TransferStatus, status(manifest.to_wire().SerializeToString(), timeout=PATIENCE))
-    if found.complete:
+    """Send what the coordinator lacks of a release, until it stored all; grpc.RpcError when the connection fails."""
+    ask_status = channel.unary_unary("/dpdd.v1.Exchange/Status")
+    reply = ask_status(manifest.to_wire().SerializeToString(), timeout=STATUS_TIMEOUT)
+    status = parse(transfer_pb2.TransferStatus, reply)
+    if status.complete:
         return
-    progress(found.received)
+    progress(status.received)
     ready = threading.Event()
-    sending = _sending(manifest, path.open("rb", buffering=0), found.received, ready)
+    sending = _sending(manifest, path.open("rb", buffering=0), status.received, ready)
     call = channel.stream_unary("/dpdd.v1.Exchange/Upload").future(sending)
     try:
         call.initial_metadata()  # comes when the coordinator has room: until then nothing fills its memory
     finally:
         ready.set()
-    sent = call.result()
-    done = parse(transfer_pb2.TransferStatus, sent)
+    done = parse(transfer_pb2.TransferStatus, call.result())
     if not done.complete or done.payload_sha256.hex() != manifest.sha256:
         raise IntegrityError("the coordinator acknowledged something else than was sent")
 

@@ -1,1 +1,1 @@
-"""Files: written whole or not at all, and read without trusting what they say of themselves."""
+"""Files: written atomically, and read as untrusted input."""

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, also when the machine dies half-way.
+"""Atomic, durable writes: a file appears whole or not at all, also when the machine dies half-way.
 
 >>> import pathlib, tempfile
 >>> with tempfile.TemporaryDirectory() as folder:

@@ -78,11 +78,11 @@ def _read_shape(path: Path, stream: IO[bytes], dimensions: int) -> tuple[int, ..
     header = stream.read(4 + 4 * dimensions)
     magic = bytes((0, 0, 8, dimensions))
     if header[:4] != magic:
-        found = header[:4].hex(" ") or "nothing"
+        start = header[:4].hex(" ") or "nothing"
         other = _KINDS.get(header[3]) if header[:3] == magic[:3] and len(header) > 3 else None
         hint = f" (that is an {other}: are images and labels swapped?)" if other else ""
         raise DataError(
-            f"{shown(path)} starts with {found}{hint}, but an {_KINDS[dimensions]} starts with {magic.hex(' ')}"
+            f"{shown(path)} starts with {start}{hint}, but an {_KINDS[dimensions]} starts with {magic.hex(' ')}"
         )
     if len(header) < 4 + 4 * dimensions:
         raise DataError(
@@ -94,9 +94,9 @@ def _read_shape(path: Path, stream: IO[bytes], dimensions: int) -> tuple[int, ..
     return shape
 
 
-def _wrong_length(path: Path, shape: tuple[int, ...], found: str) -> str:
+def _wrong_length(path: Path, shape: tuple[int, ...], held: str) -> str:
     sizes = " x ".join(map(str, shape))
     return (
-        f"{shown(path)} announces {sizes} = {math.prod(shape)} bytes of data but holds {found}; "
+        f"{shown(path)} announces {sizes} = {math.prod(shape)} bytes of data but holds {held}; "
         "it is cut short or damaged, fetch it again"
     )

@@ -60,11 +60,11 @@ def read(path: Path, key: str) -> npt.NDArray[Any]:
 def _member(path: Path, key: str) -> Iterator[tuple[IO[bytes], tuple[int, ...], bool, np.dtype[Any]]]:
     names = keys(path)
     if key not in names:
-        found = ", ".join(repr(shown(name, 40)) for name in names[:8]) or "none"
-        raise DataError(f"{shown(path)} has no array {key!r}; the arrays in it are: {found}")
+        present = ", ".join(repr(shown(name, 40)) for name in names[:8]) or "none"
+        raise DataError(f"{shown(path)} has no array {key!r}; the arrays in it are: {present}")
     with reading(path, _WHAT), zipfile.ZipFile(path) as archive:
-        present = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-        info = present[key]
+        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        info = members[key]
         if info.compress_type not in _PACKINGS:
             raise DataError(
                 f"{shown(path)}: array {key!r} is packed in a way NumPy does not use; write it with np.savez"

@@ -1,4 +1,4 @@
-"""Reading files that somebody else wrote, without trusting what they say about themselves.
+"""Reading untrusted files: what they say about themselves (sizes, names) is checked before it is used.
 
 Every reader of `dpdd` opens its file inside `reading`, so that whatever a damaged file makes a parser do
 comes out as one `DataError` with the path in it; takes sizes from headers only after `check_growth`; and
@@ -75,7 +75,7 @@ def require_file(path: Path, what: str) -> int:
 
 
 def check_growth(path: Path, packed: int, unpacked: int) -> None:
-    """Refuse a file of `packed` bytes that claims to unpack beyond `SMALL` and `MAX_GROWTH` times that."""
+    """Refuse a decompression bomb: `packed` bytes that claim to unpack beyond `SMALL` and `MAX_GROWTH` times that."""
     if unpacked > SMALL and unpacked > MAX_GROWTH * packed:
         raise DataError(
             f"{shown(path)} has {packed} bytes but says it unpacks to {unpacked}, "

@@ -22,7 +22,7 @@ import difflib
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast, get_args, get_origin
 
@@ -101,6 +101,11 @@ class RunDescription:
     def kind(self) -> DataKind:
         """What a record is."""
         return DataKind.of_shape(self.shape)
+
+    @property
+    def public(self) -> RunDescription:
+        """The same run with nobody working for it: facts alone, which can be sent to another process."""
+        return replace(self, runner=None, progress=silent)
 
     @property
     def image_shape(self) -> tuple[int, int, int]:

@@ -1,1 +1,1 @@
-"""Public models."""
+"""Public models: backbones (feature networks with a provenance card), random networks, and their training."""

@@ -131,10 +131,10 @@ def save(path: str | Path, network: FeatureNetwork, provenance: Provenance) -> C
 
 def available() -> tuple[str, ...]:
     """Names of the backbones that ship with dpdd."""
-    shelf = _shelf()
-    if not shelf.is_dir():
+    folder = _shipped_weights()
+    if not folder.is_dir():
         return ()
-    return tuple(sorted(entry.name.removesuffix(".json") for entry in shelf.iterdir() if entry.name.endswith(".json")))
+    return tuple(sorted(entry.name.removesuffix(".json") for entry in folder.iterdir() if entry.name.endswith(".json")))
 
 
 def load(name_or_path: str | Path, sha256: str | None = None) -> Backbone:
@@ -209,22 +209,23 @@ def _fill(network: FeatureNetwork, stored: dict[str, Tensor], where: str) -> Non
             tensor.copy_(value)
 
 
-def _shelf() -> Traversable:
+def _shipped_weights() -> Traversable:
     return resources.files("dpdd.common.models").joinpath("weights")
 
 
 def _read(name_or_path: str | Path) -> tuple[bytes, str, str]:
     """Give weights, card and a name for messages."""
-    found: tuple[Traversable, Traversable]
+    files: tuple[Traversable, Traversable]
     if isinstance(name_or_path, str) and name_or_path in available():
         where = name_or_path
-        found = (_shelf().joinpath(f"{where}.safetensors"), _shelf().joinpath(f"{where}.json"))
+        folder = _shipped_weights()
+        files = (folder.joinpath(f"{where}.safetensors"), folder.joinpath(f"{where}.json"))
     else:
         stem = _stem(Path(name_or_path))
         where = str(stem)
-        found = (_sibling(stem, ".safetensors"), _sibling(stem, ".json"))
-    missing = [file.name for file in found if not file.is_file()]
-    if len(missing) == len(found):
+        files = (_sibling(stem, ".safetensors"), _sibling(stem, ".json"))
+    missing = [file.name for file in files if not file.is_file()]
+    if len(missing) == len(files):
         raise ConfigError(
             f"There is no backbone {where!r}: give the path of a saved one, or a shipped name "
             f"({', '.join(available()) or 'none is installed'})."
@@ -232,7 +233,7 @@ def _read(name_or_path: str | Path) -> tuple[bytes, str, str]:
     if missing:
         raise IntegrityError(f"Backbone {where} is incomplete: {missing[0]} is missing.")
     try:
-        return found[0].read_bytes(), found[1].read_text(encoding="utf-8"), where
+        return files[0].read_bytes(), files[1].read_text(encoding="utf-8"), where
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"Backbone {where} cannot be read: {error}.") from error
 

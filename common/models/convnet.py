@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dpdd.common.errors import ConfigError
-from dpdd.common.models.feature_network import FeatureNetwork, LayerHook, Normalisation, TappedNorm, silu
+from dpdd.common.models.feature_network import FeatureNetwork, HookedBatchNorm, LayerHook, Normalisation, silu
 from dpdd.common.models.whitening import Whitening
 
 
@@ -67,7 +67,7 @@ class ConvNet(FeatureNetwork):
             nn.Conv2d(before, after, kernel_size=3, padding=1, bias=False)
             for before, after in zip(fan_in, architecture.widths, strict=False)
         )
-        self.norms = nn.ModuleList(TappedNorm(channels) for channels in architecture.widths)
+        self.norms = nn.ModuleList(HookedBatchNorm(channels) for channels in architecture.widths)
         self.head = nn.Linear(architecture.widths[-1], architecture.classes)
         self.whitening = Whitening(architecture.widths[-1])
 

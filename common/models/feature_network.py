@@ -1,9 +1,9 @@
-"""Networks whose BatchNorm layers can be tapped: the statistics of SPS are taken from what flows into them.
+"""Feature networks: classifiers with layer hooks, from whose BatchNorm inputs SPS takes its statistics.
 
-A hook is a callable that is handed, layer by layer and within one ordinary forward pass, the activations
+A layer hook is a callable that is handed, layer by layer and within one ordinary forward pass, the activations
 before BatchNorm standardised by the *public* running statistics, ``(x - running_mean) / sqrt(running_var +
-eps)``, without BatchNorm's own scale and shift. Nothing is hooked, and a layer that has been consumed can be
-freed at once:
+eps)``, without BatchNorm's own scale and shift. It is an argument of `features` (torch's own module hooks are not
+used), and a layer that has been consumed can be freed at once:
 
 >>> import torch
 >>> from dpdd.common.models.convnet import ConvNet, ConvNetArchitecture
@@ -56,15 +56,15 @@ class Normalisation:
         return Normalisation(mean=(0.5,) * channels, std=(0.5,) * channels)
 
 
-class TappedNorm(nn.BatchNorm2d):
-    """BatchNorm which shows its standardised input to a hook, if there is one, on the way through."""
+class HookedBatchNorm(nn.BatchNorm2d):
+    """BatchNorm which hands its standardised input to a layer hook, if there is one."""
 
     def forward(self, input: Tensor, hook: LayerHook | None = None) -> Tensor:
         """Normalise; with a hook (in eval mode only) show it the standardised input."""
         if hook is None:
             return super().forward(input)
         if self.training:
-            raise RuntimeError("Taps standardise by the public running statistics: call network.eval() first.")
+            raise RuntimeError("Layer hooks standardise by the public running statistics: call network.eval() first.")
         standardised = F.batch_norm(input, self.running_mean, self.running_var, eps=self.eps)
         hook(standardised)
         return torch.addcmul(self.bias.view(1, -1, 1, 1), standardised, self.weight.view(1, -1, 1, 1))
@@ -118,8 +118,8 @@ class FeatureNetwork(nn.Module, ABC):
 
     @property
     def layer_channels(self) -> tuple[int, ...]:
-        """Channels of each tapped layer, in the order of `layers_of`."""
-        return tuple(module.num_features for module in self.modules() if isinstance(module, TappedNorm))
+        """Channels of each hooked layer, in the order of `layers_of`."""
+        return tuple(module.num_features for module in self.modules() if isinstance(module, HookedBatchNorm))
 
     def normalise(self, images: Tensor) -> Tensor:
         """Apply the input normalisation, and the memory layout that convolutions on CPUs like best."""

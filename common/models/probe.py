@@ -1,4 +1,4 @@
-"""Judging a network: its accuracy, and a linear probe (a linear classifier on its frozen features).
+"""Evaluating a network: its accuracy, and a linear probe (a linear classifier on its frozen features).
 
 Neither is private: they are for public data, and for reports on benchmark data.
 

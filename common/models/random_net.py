@@ -1,4 +1,4 @@
-"""Networks that nobody trained: convolutions with public random weights, the same for everybody with the same seed.
+"""Randomly initialised ConvNets: untrained, with public weights that follow from a public seed.
 
 A ConvNet of the papers' kind (convolution, instance norm, ReLU, average pooling, three times). Its features, or the
 gradients of its loss, are what the matching methods compare real and synthetic images by.
@@ -33,7 +33,7 @@ class RandomNet:
             drawn = gaussians(seed, f"random network {number} layer {layer}", (width, channels, 3, 3))
             kernels.append(torch.from_numpy(drawn * math.sqrt(2.0 / (9 * channels))).float())
             channels = width
-        features = features_of(shape, width, depth)
+        features = feature_count(shape, width, depth)
         drawn = gaussians(seed, f"random network {number} head", (classes, features))
         return cls(tuple(kernels), torch.from_numpy(drawn / math.sqrt(features)).float())
 
@@ -52,15 +52,15 @@ class RandomNet:
 
 
 def features(images: Tensor, kernels: tuple[Tensor, ...]) -> Tensor:
-    """The features under these kernels; each image's are its own, whatever its neighbours in the batch."""
+    """The features under these kernels, independent of batch position: no image's depend on its neighbours."""
     values = images
     for kernel in kernels:
         values = functional.conv2d(values, kernel, padding=1)
-        values = _halved(functional.relu(functional.group_norm(values, len(kernel))))  # one group a channel
+        values = _average_pool(functional.relu(functional.group_norm(values, len(kernel))))  # one group a channel
     return values.flatten(1)
 
 
-def _halved(values: Tensor) -> Tensor:
+def _average_pool(values: Tensor) -> Tensor:
     """Means of 2 × 2 squares, a last odd row or column left out: what `avg_pool2d` gives, several times as fast."""
     for side in (2, 3):
         pairs = values.shape[side] // 2
@@ -71,6 +71,6 @@ def _halved(values: Tensor) -> Tensor:
     return values * 0.25
 
 
-def features_of(shape: Shape, width: int, depth: int) -> int:
+def feature_count(shape: Shape, width: int, depth: int) -> int:
     """How many features a network has."""
     return width * (shape[1] >> depth) * (shape[2] >> depth)

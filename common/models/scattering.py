@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dpdd.common.errors import ConfigError
-from dpdd.common.models.feature_network import FeatureNetwork, LayerHook, Normalisation, TappedNorm
+from dpdd.common.models.feature_network import FeatureNetwork, HookedBatchNorm, LayerHook, Normalisation
 from dpdd.common.models.whitening import Whitening
 
 LARGEST_SIDE = 96
@@ -95,7 +95,7 @@ class ScatteringArchitecture:
 class ScatteringNet(FeatureNetwork):
     """The network of a `ScatteringArchitecture`; its features are all coefficients at all positions, standardised.
 
-    There are two tapped layers, maps of orders 0 and 1, and maps of order 2 (if J > 1), channel after channel, each map
+    There are two hooked layers, maps of orders 0 and 1, and maps of order 2 (if J > 1), channel after channel, each map
     standardised by constants. `standardise` sets them; for the shipped networks, from images that are no data (see
     `make_scattering`). Compressing maps (logarithm, square root) is left out: it gave ridge regression
     half a point without noise, and nothing with noise. The head has no outputs: there are no public classes.
@@ -110,7 +110,7 @@ class ScatteringNet(FeatureNetwork):
         )
         zeroth, first, second = architecture.maps
         self.split = [zeroth + first, second]
-        self.norms = nn.ModuleList(TappedNorm(channels * maps, eps=_TINY) for maps in self.split if maps)
+        self.norms = nn.ModuleList(HookedBatchNorm(channels * maps, eps=_TINY) for maps in self.split if maps)
         width = channels * sum(architecture.maps) * architecture.positions
         self.head = _NoHead(width, architecture.classes)
         self.whitening = Whitening(channels * sum(architecture.maps), architecture.positions)
@@ -134,7 +134,7 @@ class ScatteringNet(FeatureNetwork):
     def standardise(self, images: Tensor) -> None:
         """Set the constants to each map's mean and variance over these images and all positions."""
         for norm, layer in zip(self.norms, self._layers(images), strict=True):
-            assert isinstance(norm, TappedNorm) and norm.running_mean is not None and norm.running_var is not None
+            assert isinstance(norm, HookedBatchNorm) and norm.running_mean is not None and norm.running_var is not None
             variance, mean = torch.var_mean(layer.double(), dim=(0, 2, 3))
             norm.running_mean.copy_(mean)
             norm.running_var.copy_(variance)
@@ -272,14 +272,14 @@ def _fourier_groups(size: int, stride: int) -> tuple[NDArray[np.float64], NDArra
     small = size // stride
 
     def basis(length: int) -> list[list[NDArray[np.float64]]]:
-        found: list[list[NDArray[np.float64]]] = [[] for _ in range(small // 2 + 1)]
+        groups: list[list[NDArray[np.float64]]] = [[] for _ in range(small // 2 + 1)]
         for frequency in range(length // 2 + 1):
             angle = 2.0 * math.pi * frequency * np.arange(length) / length
             folded = min(frequency % small, -frequency % small)
-            found[folded].append(np.cos(angle))
+            groups[folded].append(np.cos(angle))
             if 0 < 2 * frequency < length:
-                found[folded].append(np.sin(angle))
-        return found
+                groups[folded].append(np.sin(angle))
+        return groups
 
     def packed(groups: list[list[NDArray[np.float64]]], length: int) -> NDArray[np.float64]:
         result = np.zeros((length, len(groups), max(map(len, groups))))

@@ -1,9 +1,9 @@
-"""A public map that makes features alike in all directions, so that one clip norm and one noise suit them all.
+"""Whitening of features by a public covariance, so that one clip norm and one noise scale suit all directions.
 
 Features come as `maps` at `positions` (a pooled network has one position). Their covariance on public images, or on
 images that are no data, is approximated by a Kronecker product, maps x positions: two small matrices whatever the size
-of the features. Whitened features are coordinates in the product of the two eigenbases, the strongest first, each
-divided by its deviation (weak ones by a little less than that would ask for).
+of the features. Whitened features are (as in PCA) coordinates in the product of the two eigenbases, the strongest
+first, each divided by its deviation (weak ones by a little less than that would ask for).
 
 >>> import torch
 >>> noise = torch.randn(2000, 2, 3, generator=torch.Generator().manual_seed(0))
@@ -44,7 +44,7 @@ class Whitening(nn.Module):
             self.register_buffer(f"{name}_variances", torch.ones(size))
 
     @property
-    def most(self) -> int:
+    def dimensions(self) -> int:
         """How many directions there are."""
         return len(self.centre)
 
@@ -72,8 +72,8 @@ class Whitening(nn.Module):
 
     def forward(self, features: Tensor, dimensions: int) -> Tensor:
         """The `dimensions` strongest coordinates of features, whitened; differentiable."""
-        if not 1 <= dimensions <= self.most:
-            raise ConfigError(f"This network has {self.most} features to whiten, so not {dimensions}.")
+        if not 1 <= dimensions <= self.dimensions:
+            raise ConfigError(f"This network has {self.dimensions} features to whiten, so not {dimensions}.")
         variances = torch.outer(self.maps_variances, self.positions_variances).flatten()
         kept = variances.argsort(descending=True, stable=True)[:dimensions]
         scale = (variances[kept] + FLOOR * variances[kept].mean()).rsqrt()

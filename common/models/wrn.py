@@ -16,7 +16,7 @@ from typing import Literal, cast
 from torch import Tensor, nn
 
 from dpdd.common.errors import ConfigError
-from dpdd.common.models.feature_network import FeatureNetwork, LayerHook, Normalisation, TappedNorm, silu
+from dpdd.common.models.feature_network import FeatureNetwork, HookedBatchNorm, LayerHook, Normalisation, silu
 from dpdd.common.models.whitening import Whitening
 
 
@@ -61,9 +61,9 @@ class ResidualBlock(nn.Module):
 
     def __init__(self, before: int, after: int, stride: int) -> None:
         super().__init__()
-        self.norm1 = TappedNorm(before)
+        self.norm1 = HookedBatchNorm(before)
         self.convolution1 = nn.Conv2d(before, after, 3, stride=stride, padding=1, bias=False)
-        self.norm2 = TappedNorm(after)
+        self.norm2 = HookedBatchNorm(after)
         self.convolution2 = nn.Conv2d(after, after, 3, padding=1, bias=False)
         same = before == after and stride == 1
         self.projection = None if same else nn.Conv2d(before, after, 1, stride=stride, bias=False)
@@ -91,7 +91,7 @@ class WideResNet(FeatureNetwork):
                 after = 16 * 2**stage * architecture.widen
                 self.blocks.append(ResidualBlock(channels, after, stride))
                 channels = after
-        self.norm = TappedNorm(channels)
+        self.norm = HookedBatchNorm(channels)
         self.head = nn.Linear(channels, architecture.classes)
         self.whitening = Whitening(channels)
 

@@ -1,4 +1,4 @@
-"""From an event to (ε, δ), and from a budget to the smallest noise that meets it.
+"""Privacy accounting: from an event to (ε, δ); and calibration: from (ε, δ) to the smallest noise that meets it.
 
 Plain Gaussians are accounted exactly (Balle and Wang 2018, theorem 8); anything with Poisson sampling goes through
 the privacy-loss distributions of `dp_accounting`, which round against us. Rényi accounting is the cross-check: it is

@@ -1,9 +1,9 @@
-"""One record's influence on a sum, bounded exactly.
+"""Per-record L2 clipping in fixed point: the sum over records has L2 sensitivity 1, exactly.
 
 A record's contribution is a vector, laid out in named segments. It is clipped to L2 norm 1 and put on an integer grid
-of 2^`GRID_BITS` steps per unit, rounding towards zero, so that its integer norm is at most 2^`GRID_BITS`; that is
-checked in exact arithmetic, and a contribution that failed would be dropped. Sums are int64: the order of records,
-the batch size and the device leave no trace in them.
+of 2^`FIXED_POINT_BITS` steps per unit, rounding towards zero, so that its integer norm is at most `FIXED_POINT_ONE`;
+that is checked in exact arithmetic, and a contribution that failed would be dropped. Sums are int64: the order of
+records, the batch size and the device leave no trace in them.
 
 A contribution with a NaN or an infinity anywhere becomes zero, its count coordinate and its outer products included:
 the sum cannot be poisoned, and the record is as protected as any other.
@@ -30,8 +30,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-GRID_BITS = 20
-FIXED_POINT_ONE = 1 << GRID_BITS
+FIXED_POINT_BITS = 20
+FIXED_POINT_ONE = 1 << FIXED_POINT_BITS
 
 _MARGIN = 1.0 - 1e-9  # more than float64 loses in a norm over 2^20 coordinates
 
@@ -40,7 +40,7 @@ _MARGIN = 1.0 - 1e-9  # more than float64 loses in a norm over 2^20 coordinates
 class Segment:
     """Columns of a contribution, and the rows of the sum they are added to.
 
-    `rows_of[label]` are the rows that a record of that class is added to: one row for everybody, one row per class,
+    `rows_of[label]` are the rows that a record of that class is added to: one row for all classes, one row per class,
     or several (overlapping groups of classes); a record in several rows counts that often towards its norm.
 
     `factors` are the widths of the two factors of an outer product, and `norm` is its share of norm 1; a plain segment
@@ -105,8 +105,8 @@ class Layout:
         return tuple(segment for segment in self.segments if segment.factors is not None)
 
     @property
-    def room(self) -> int:
-        """The norm, in grid steps, that the outer products leave to the plain segments."""
+    def plain_clip_norm(self) -> int:
+        """The L2 norm, in grid steps, to which the plain segments are clipped: what the outer products leave of 1."""
         return math.isqrt(
             FIXED_POINT_ONE * FIXED_POINT_ONE - sum(factor_bound(segment) ** 4 for segment in self.products)
         )
@@ -141,7 +141,7 @@ def factor_bound(segment: Segment) -> int:
     return math.isqrt(math.floor(segment.norm * FIXED_POINT_ONE))
 
 
-def factor_reach(segment: Segment, side: int) -> float:
+def factor_scale(segment: Segment, side: int) -> float:
     """The integer norm that a factor of norm 1 is scaled to: below the bound by what rounding can add.
 
     The product of both, over `FIXED_POINT_ONE`, is what an outer product of unit vectors weighs in the sum.
@@ -152,7 +152,7 @@ def factor_reach(segment: Segment, side: int) -> float:
 
 
 def factor_to_grid(rows: NDArray[np.floating], segment: Segment, side: int) -> NDArray[np.float64]:
-    """Clip each row to norm 1, and scale it to whole numbers of norm at most `factor_bound`; odd rows become zero.
+    """Clip each row to norm 1 and scale it to whole numbers of norm at most `factor_bound`; zero where not finite.
 
     Rounding is to the nearest number, which can add √D / 2 to a norm, so rows are scaled to that much below the bound.
 
@@ -160,19 +160,19 @@ def factor_to_grid(rows: NDArray[np.floating], segment: Segment, side: int) -> N
     >>> factor_to_grid(np.array([[3.0, 4.0], [0.3, 0.4], [np.inf, 0.0]]), square, 0).tolist()
     [[614.0, 819.0], [307.0, 409.0], [0.0, 0.0]]
     """
-    bound, reach = factor_bound(segment), factor_reach(segment, side)
+    bound, scale = factor_bound(segment), factor_scale(segment, side)
     values = np.array(rows, dtype=np.float64)
     values[~np.isfinite(values).all(axis=1)] = 0.0
     values /= np.maximum(np.abs(values).max(axis=1, initial=0.0), 1.0)[:, None]  # so that it can be squared
     norms = np.sqrt(np.einsum("ij,ij->i", values, values))
-    values *= (reach / np.maximum(norms, 1.0))[:, None]
+    values *= (scale / np.maximum(norms, 1.0))[:, None]
     np.rint(values, out=values)
     values[~(np.einsum("ij,ij->i", values, values) <= bound * bound)] = 0.0  # exact, and never so
     return values
 
 
 def clip_to_grid(contributions: NDArray[np.floating], labels: NDArray[np.int64], layout: Layout) -> NDArray[np.int64]:
-    """Clip each row and put it on the grid, so that its weighted integer norm is at most `layout.room`."""
+    """Clip each row and put it on the grid, so that its weighted integer norm is at most `layout.plain_clip_norm`."""
     return _whole_rows(contributions, labels, layout).astype(np.int64)
 
 
@@ -195,17 +195,17 @@ def _whole_rows(contributions: NDArray[np.floating], labels: NDArray[np.int64], 
             values[copies[:, index] == 0, columns] *= 0.0  # added nowhere, so it must not hide the rest from the norm
         norms = np.sqrt(_weighted_squares(values, copies, layout))
         odd = np.flatnonzero(~(norms < 1e150))  # NaN, infinite, or too large to be squared
-    values[odd] = _tamed(values[odd])
+    values[odd] = _rescaled(values[odd])
     norms[odd] = np.sqrt(_weighted_squares(values[odd], copies[odd], layout))
-    room = layout.room
-    values *= (FIXED_POINT_ONE * _MARGIN / np.maximum(norms * (FIXED_POINT_ONE / max(room, 1)), 1.0))[:, None]
+    clip_norm = layout.plain_clip_norm
+    values *= (FIXED_POINT_ONE * _MARGIN / np.maximum(norms * (FIXED_POINT_ONE / max(clip_norm, 1)), 1.0))[:, None]
     grid = np.trunc(values, out=values)
-    # Exact: float64 adds integers without error up to 2^53, and a sum that passed 2^53 stays above GRID².
-    grid[~(_weighted_squares(grid, copies, layout) <= room * room)] = 0.0
+    # Exact: float64 adds integers without error up to 2^53, and a sum that passed 2^53 stays above FIXED_POINT_ONE².
+    grid[~(_weighted_squares(grid, copies, layout) <= clip_norm * clip_norm)] = 0.0
     return grid
 
 
-def _tamed(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+def _rescaled(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     """Rows of the same direction that can be squared, for rows that cannot; zero where any entry is not finite."""
     finite = np.asarray(np.isfinite(rows).all(axis=1))
     rows = np.where(finite[:, None], rows, 0.0)
@@ -278,9 +278,9 @@ class ClippedSum:
     ) -> list[tuple[NDArray[np.floating], NDArray[np.floating]]]:
         """The factors of each outer product; ValueError, before anything was added, unless they are what is wanted."""
         wanted = {segment.name: [(count, width) for width in segment.factors or ()] for segment in self.layout.products}
-        found = {name: [factor.shape for factor in pair] for name, pair in factors.items()}
-        if found != wanted:
-            raise ValueError(f"this layout wants outer products with factors of shapes {wanted}, not {found}")
+        given = {name: [factor.shape for factor in pair] for name, pair in factors.items()}
+        if given != wanted:
+            raise ValueError(f"this layout wants outer products with factors of shapes {wanted}, not {given}")
         return [factors[segment.name] for segment in self.layout.products]
 
     def _take(self) -> dict[str, NDArray[np.int64]]:

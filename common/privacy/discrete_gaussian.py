@@ -1,4 +1,4 @@
-"""Integer Gaussian noise: fast, from a cryptographic source, and with a stated distance to the ideal.
+"""Discrete Gaussian noise: fast, from a cryptographic source, and with a stated distance to the ideal.
 
 The discrete Gaussian D(s) gives the integer k a probability proportional to exp(-k²/2s²).
 

@@ -1,4 +1,4 @@
-"""Where the randomness of noise comes from.
+"""Entropy sources: where the randomness of noise and of samples comes from.
 
 `SystemEntropy` is what silos use: a fresh AES-256-CTR key stream per call, keyed by the operating system's generator.
 `SeededEntropy` repeats itself, so it exists for simulations only, and everything made with it says so.

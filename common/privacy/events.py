@@ -1,4 +1,4 @@
-"""What a mechanism does, as the accountant sees it.
+"""Privacy events: what a mechanism does, as the accountant sees it.
 
 An event is public data: it is planned before any record is read, written to the silo's ledger, and travels with the
 release. Neighbours everywhere: one labelled record added to or removed from one silo.

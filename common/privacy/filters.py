@@ -1,6 +1,6 @@
-"""One budget over events that somebody else chooses, each after seeing the answers to the ones before.
+"""Privacy filters: one budget over adaptively chosen events, each picked by somebody who saw the earlier answers.
 
-Composition theorems for fixed lists of events do not cover that; privacy *filters* do. Two are used:
+Composition theorems for fixed lists of events do not cover that (fully adaptive composition); filters do. Two are used:
 
 - **gaussian** — while every event is plain Gaussian, Σμ² ≤ μ_B² keeps the whole interaction μ_B-GDP, however the
   events were chosen (Smith and Thakurta 2022; Koskela, Tobaben and Honkela 2023). It is exact: nothing is lost.
@@ -197,8 +197,8 @@ def _renyi_filter(epsilon: float, delta: float, left: float) -> _RenyiFilter:
     """The orders depend on the budget (ε, δ) alone, so that no answer can move them; `left` of δ sets the caps."""
     fine = np.exp(np.linspace(math.log(1.05), math.log(256.0), 400))
     gaussian_room = (epsilon - _conversion(fine, delta * _SHARE)) / fine
-    favourite = float(fine[int(np.argmax(gaussian_room))])
-    orders = (favourite, *_ORDERS)
+    gaussian_order = float(fine[int(np.argmax(gaussian_room))])
+    orders = (gaussian_order, *_ORDERS)
     shares = np.array([_SHARE] + [(1.0 - _SHARE) / len(_ORDERS)] * len(_ORDERS))
     conversions = _conversion(np.asarray(orders), left * shares)
     return _RenyiFilter(orders, conversions, np.where(conversions < epsilon, epsilon - conversions, -np.inf))

@@ -1,4 +1,4 @@
-"""The only way from clean sums to something that may leave a silo.
+"""The Gaussian mechanism: the only way from clean sums to something that may leave a silo.
 
 `privatise` empties a `ClippedSum`, adds noise once and gives a `Privatised`: immutable, with the event that was really
 run. There is no other constructor, so nothing downstream can be handed a clean sum, and noise cannot be drawn twice

@@ -1,4 +1,4 @@
-"""Poisson sampling: every record is in the sample with the same probability, independently of all others.
+"""Poisson subsampling: every record is in the sample with the same probability, independently of all others.
 
 That is what the accountant's Poisson events mean; shuffled batches of a fixed size are something else. Normalise by the
 expected size, never by the realised one, which is private.
@@ -41,36 +41,36 @@ def poisson_sample(records: int, rate: float, entropy: Entropy) -> NDArray[np.in
 
 
 def sampled_event(sigma: float, rate: float, steps: int) -> Gaussian | PoissonGaussian:
-    """The event of `steps` sums over samples at `rate`, which is a plain Gaussian where everybody is in them."""
+    """The event of `steps` sums over samples at `rate`, which is a plain Gaussian where the rate is 1."""
     return Gaussian(sigma, steps) if rate == 1.0 else PoissonGaussian(sigma, rate, steps)
 
 
 class SampledSum(ClippedSum):
     """A sum over a Poisson sample of `records` records that it draws itself."""
 
-    __slots__ = ("_waiting", "rate")
+    __slots__ = ("_not_added", "rate")
 
     def __init__(self, layout: Layout, rate: float, records: int, entropy: Entropy) -> None:
         super().__init__(layout)
         self.rate = rate
-        self._waiting = np.zeros(records, dtype=np.bool_)
-        self._waiting[poisson_sample(records, rate, entropy)] = True
+        self._not_added = np.zeros(records, dtype=np.bool_)
+        self._not_added[poisson_sample(records, rate, entropy)] = True
 
     @property
     def members(self) -> NDArray[np.int64]:
         """The numbers of the sampled records that were not added yet."""
-        return np.flatnonzero(self._waiting)
+        return np.flatnonzero(self._not_added)
 
     def add_members(
         self, members: NDArray[np.int64], contributions: NDArray[np.floating], labels: NDArray[np.int64]
     ) -> None:
         """Clip and add the contributions of some members."""
-        added = np.zeros_like(self._waiting)
+        added = np.zeros_like(self._not_added)
         added[members] = True  # a number and its like from the end (-1) are the same record
-        if not added.sum() == len(members) == len(labels) or (added & ~self._waiting).any():
+        if not added.sum() == len(members) == len(labels) or (added & ~self._not_added).any():
             raise ValueError("only members of the sample are added to it, each once")
         super().add(contributions, labels)
-        self._waiting[added] = False
+        self._not_added[added] = False
 
     def add(
         self,

@@ -24,6 +24,7 @@ from pydantic import Field
 
 from dpdd.common.config import Settings, one_line, validate
 from dpdd.common.errors import ConfigError, IntegrityError
+from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.registry import method
 from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.common.wire.request import Kind, ReleaseRequest
@@ -47,7 +48,7 @@ class DistilledSetSettings(Settings):
 class DistilledSet:
     """What a silo made of its own releases: a set, and the noisy counts behind it, if its method released some."""
 
-    made: LabelledSet
+    dataset: LabelledSet
     counts: NDArray[np.float32] | None = None
 
 
@@ -63,28 +64,21 @@ def method_values(request: ReleaseRequest) -> Mapping[str, Any]:
 
 def to_arrays(distilled: DistilledSet) -> dict[str, NDArray]:
     """As a release's arrays."""
-    made = distilled.made
-    arrays: dict[str, NDArray] = {"images": made.images, "labels": made.labels}
+    dataset = distilled.dataset
+    arrays: dict[str, NDArray] = {"images": dataset.images, "labels": dataset.labels}
     if distilled.counts is not None:
         arrays["counts"] = distilled.counts
-    if made.soft is not None:
-        arrays["soft"] = made.soft.astype(np.float32)
-    if made.teacher is not None:
-        arrays["teacher"] = made.teacher.weights.astype(np.float32)
+    if dataset.soft is not None:
+        arrays["soft"] = dataset.soft.astype(np.float32)
+    if dataset.teacher is not None:
+        arrays["teacher"] = dataset.teacher.weights.astype(np.float32)
     return arrays
 
 
 def teacher_of(weights: NDArray[np.float32], request: ReleaseRequest) -> Teacher:
     """The classifier with these weights, on the backbone that the request names; ValueError when they do not fit it."""
-    from dpdd.common.synthesis.teacher import Teacher
-
     chosen = method(request.method)
-    settings: Any = chosen.settings(method_values(request))
-    statistics_for = getattr(chosen.synthesis(), "statistics_for", None)
-    embedding = None if statistics_for is None else statistics_for(settings, request).embedding
-    if embedding is None or weights.shape[1] != embedding.dimensions:
-        raise ValueError("they fit no classifier that was asked for")
-    return Teacher(weights, settings.backbone, request.backbone_sha256.hex(), embedding)
+    return chosen.teacher_of(weights, chosen.settings(method_values(request)), RunDescription.of(request))
 
 
 def from_arrays(
@@ -126,13 +120,13 @@ def from_arrays(
     if counts is not None:
         insist(counts.dtype == np.float32 and counts.shape == (len(classes),), "counts are not one number per class")
         insist(bool(np.isfinite(counts).all()) and bool((counts >= 0.0).all()), "counts are not numbers from 0")
-    weights, found = arrays.get("teacher"), None
+    weights, classifier = arrays.get("teacher"), None
     if weights is not None and teacher is not None:
         small = weights.ndim == 2 and len(weights) == len(classes) and 1 <= weights.shape[1] <= MOST_WEIGHTS
         fine = weights.dtype == np.float32 and small and bool(np.isfinite(weights).all())
         insist(fine, f"teacher is {weights.dtype} of shape {weights.shape}, or has odd weights")
         try:
-            found = teacher(weights)
+            classifier = teacher(weights)
         except (ConfigError, ValueError) as error:
             raise IntegrityError(f"silo {who} sent a set whose teacher's weights are odd: {one_line(error)}") from None
-    return DistilledSet(LabelledSet(images, labels, classes, soft, found), counts)
+    return DistilledSet(LabelledSet(images, labels, classes, soft, classifier), counts)

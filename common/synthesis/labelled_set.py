@@ -1,23 +1,22 @@
 """The product: a small labelled dataset that anyone may train on, with no further privacy cost.
 
-On disk it is `dataset.safetensors` (images, labels; class names in the header), `preview.png` and, where the releases
-contain a classifier, `teacher.safetensors`.
+On disk it is `dataset.safetensors` (records, labels; class names in the header), for images a `preview.png` and, where
+the releases contain a classifier, `teacher.safetensors`.
 
 >>> import numpy as np, tempfile, pathlib
->>> made = LabelledSet(np.zeros((4, 1, 8, 8), np.uint8), np.array([0, 0, 1, 1]), ("cat", "dog"))
+>>> pets = LabelledSet(np.zeros((4, 1, 8, 8), np.uint8), np.array([0, 0, 1, 1]), ("cat", "dog"))
 >>> with tempfile.TemporaryDirectory() as folder:
-...     digest = made.save(pathlib.Path(folder))
+...     digest = pets.save(pathlib.Path(folder))
 ...     LabelledSet.load(pathlib.Path(folder)).classes
 ('cat', 'dog')
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,64 +25,112 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from dpdd.common.errors import DataError
+from dpdd.common.synthesis.product_files import DATASET, TEACHER, file_sha256
 
 if TYPE_CHECKING:
     from torch.utils.data import TensorDataset
 
     from dpdd.common.synthesis.teacher import Teacher
 
-FILE, TEACHER = "dataset.safetensors", "teacher.safetensors"
-
 
 @dataclass(frozen=True, eq=False)
 class LabelledSet:
-    """Images (uint8; N, C, H, W), integer labels, class names; soft labels (N, classes) and a teacher, if any."""
+    """Records, integer labels and class names; soft labels (N, classes) and a teacher, if any.
 
-    images: NDArray[np.uint8]
+    Records are images (uint8; N, C, H, W) or rows of a table (float32; N, D), whose `columns` are named.
+    """
+
+    records: NDArray[Any]
     labels: NDArray[np.int64]
     classes: tuple[str, ...]
     soft: NDArray[np.float32] | None = None
     teacher: Teacher | None = None
+    columns: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        is_image = self.records.dtype == np.uint8 and self.records.ndim == 4 and not self.columns
+        is_table = self.records.dtype == np.float32 and self.records.shape[1:] == (len(self.columns),) != (0,)
+        if not (is_image or is_table):
+            raise DataError(
+                f"records of type {self.records.dtype} and shape {self.records.shape[1:]} with {len(self.columns)} "
+                "named columns are neither images (uint8; C, H, W) nor rows of a table (float32, a name per column)"
+            )
 
     def __len__(self) -> int:
         return len(self.labels)
 
+    @property
+    def is_table(self) -> bool:
+        """Whether records are rows of a table."""
+        return self.records.ndim == 2
+
+    @property
+    def images(self) -> NDArray[np.uint8]:
+        """The images; DataError where records are rows."""
+        if self.is_table:
+            raise DataError("this dataset is a table, and has no images")
+        return cast("NDArray[np.uint8]", self.records)
+
+    @property
+    def rows(self) -> NDArray[np.float32]:
+        """The rows; DataError where records are images."""
+        if not self.is_table:
+            raise DataError("this dataset is of images, and has no rows")
+        return cast("NDArray[np.float32]", self.records)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a data card says of it."""
+        if self.is_table:
+            return {"rows": len(self), "columns": list(self.columns), "file": DATASET}
+        return {"images": len(self), "image_shape": list(self.images.shape[1:]), "file": DATASET}
+
     def save(self, folder: Path) -> str:
         """Write the dataset and a preview into `folder`; the SHA-256 of the dataset file."""
         folder.mkdir(parents=True, exist_ok=True)
+        about: dict[str, object] = {"classes": self.classes, "format": "dpdd dataset v1"}
+        if self.is_table:
+            about["columns"] = self.columns
         # One key only: safetensors writes several in random order, and the file's hash is in the card.
-        header = {"dpdd": json.dumps({"classes": self.classes, "format": "dpdd dataset v1"}, ensure_ascii=True)}
+        header = {"dpdd": json.dumps(about, ensure_ascii=True)}
         tensors: dict[str, NDArray] = {
-            "images": np.ascontiguousarray(self.images),
+            "rows" if self.is_table else "images": np.ascontiguousarray(self.records),
             "labels": np.ascontiguousarray(self.labels),
         }
         if self.soft is not None:
             tensors["soft"] = np.ascontiguousarray(self.soft)
-        save_file(tensors, folder / FILE, metadata=header)
+        save_file(tensors, folder / DATASET, metadata=header)
         (folder / TEACHER).unlink(missing_ok=True)
         if self.teacher is not None:
             self.teacher.save(folder)
-        self.preview().save(folder / "preview.png")
-        return file_sha256(folder / FILE)
+        if not self.is_table:
+            self.preview().save(folder / "preview.png")
+        return file_sha256(folder / DATASET)
 
     @classmethod
     def load(cls, folder: Path) -> LabelledSet:
         """The dataset in `folder`."""
         from dpdd.common.synthesis.teacher import Teacher
 
-        path = folder / FILE
+        path = folder / DATASET
         try:
             with safe_open(path, framework="numpy") as file:
-                classes = tuple(json.loads(file.metadata()["dpdd"])["classes"])
-                soft = file.get_tensor("soft") if "soft" in file.keys() else None  # noqa: SIM118
-                return cls(file.get_tensor("images"), file.get_tensor("labels"), classes, soft, Teacher.load(folder))
+                about, names = json.loads(file.metadata()["dpdd"]), set(file.keys())
+                return cls(
+                    file.get_tensor("rows" if "rows" in names else "images"),
+                    file.get_tensor("labels"),
+                    tuple(about["classes"]),
+                    file.get_tensor("soft") if "soft" in names else None,
+                    Teacher.load(folder),
+                    tuple(about.get("columns", ())),
+                )
         except FileNotFoundError:
             raise DataError(f"{path}: there is no dataset here") from None
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
             raise DataError(f"{path}: this is not a dpdd dataset ({error})") from None
 
     def preview(self, per_class: int = 10, zoom: int = 2) -> Image.Image:
-        """A grid with a row per class (the first twenty)."""
+        """A grid of images with a row per class (the first twenty)."""
         channels, height, width = self.images.shape[1:]
         rows = min(len(self.classes), 20)
         grid = np.full((rows * (height + 2), per_class * (width + 2), channels), 255, dtype=np.uint8)
@@ -96,26 +143,23 @@ class LabelledSet:
         return picture.resize((picture.width * zoom, picture.height * zoom), Image.Resampling.NEAREST)
 
     def as_torch(self) -> TensorDataset:
-        """A torch `Dataset` of float images in [0, 1] and integer labels."""
+        """A torch `Dataset` of float images in [0, 1], or of rows, and integer labels."""
         import torch
         from torch.utils.data import TensorDataset
 
-        images = torch.from_numpy(self.images.copy()).float() / 255.0
-        return TensorDataset(images, torch.from_numpy(self.labels.copy()))
+        records = torch.from_numpy(self.records.copy()).float()
+        return TensorDataset(records if self.is_table else records / 255.0, torch.from_numpy(self.labels.copy()))
 
     def as_huggingface(self) -> Any:
-        """A Hugging Face `Dataset` with an image and a label column."""
+        """A Hugging Face `Dataset` with an image column, or the table's own ones, and a label column."""
         import datasets
 
+        label = datasets.ClassLabel(names=list(self.classes))
+        if self.is_table:
+            values = {name: self.rows[:, number].tolist() for number, name in enumerate(self.columns)}
+            features = datasets.Features({**dict.fromkeys(self.columns, datasets.Value("float32")), "label": label})
+            return datasets.Dataset.from_dict({**values, "label": self.labels.tolist()}, features=features)
         pictures = [image[0] if image.shape[0] == 1 else image.transpose(1, 2, 0) for image in self.images]
-        features = datasets.Features(
-            {"image": datasets.Image(), "label": datasets.ClassLabel(names=list(self.classes))}
-        )
         columns = {"image": [Image.fromarray(p) for p in pictures], "label": self.labels.tolist()}
+        features = datasets.Features({"image": datasets.Image(), "label": label})
         return datasets.Dataset.from_dict(columns, features=features)
-
-
-def file_sha256(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -24,7 +24,6 @@ import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import lru_cache
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -43,6 +42,7 @@ from dpdd.common.errors import ConfigError, DpddError
 from dpdd.common.files.atomic import write_atomically
 from dpdd.common.models.feature_network import FeatureNetwork, LayerHook
 from dpdd.common.progress import Progress, silent
+from dpdd.common.synthesis.code import code_behind
 from dpdd.common.synthesis.image_pyramid import ImagePyramid
 
 Pixels = NDArray[np.uint8]
@@ -108,22 +108,22 @@ class SynthesisRunner:
     ) -> list[Pixels]:
         """The batches with these numbers: those that are kept are taken, the others are made and kept."""
         shelf = None if self.folder is None else Shelf(self.folder / task.fingerprint(self.kind), task)
-        found = {} if shelf is None else shelf.find(numbers)
-        steps = dict.fromkeys(found, task.steps)
-        missing = [number for number in numbers if number not in found]
+        batches = {} if shelf is None else shelf.find(numbers)
+        steps = dict.fromkeys(batches, task.steps)
+        missing = [number for number in numbers if number not in batches]
         places = self.places(len(missing))
-        states = _made_elsewhere(task, missing, places) if len(places) > 1 else _made_here(task, missing, places)
+        states = _in_processes(task, missing, places) if len(places) > 1 else _in_this_process(task, missing, places)
         with closing(states):
             for state in states:
                 steps[state.number] = state.step
                 if state.images is not None:
-                    found[state.number] = state.images
+                    batches[state.number] = state.images
                     if shelf is not None:
                         if state.step == task.steps:
                             shelf.keep(state.number, state.images)
-                        shelf.show(found)
+                        shelf.show(batches)
                 progress(what, sum(steps.values()), len(numbers) * task.steps)
-        return [found[number] for number in numbers]
+        return [batches[number] for number in numbers]
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,7 +184,7 @@ def _states(task: Task, number: int, device: str) -> Iterator[State]:
         yield State(number, step, pyramid.pixels() if due else None)
 
 
-def _made_here(task: Task, numbers: Sequence[int], places: Sequence[str]) -> Generator[State, None, None]:
+def _in_this_process(task: Task, numbers: Sequence[int], places: Sequence[str]) -> Generator[State, None, None]:
     """One after the other, with one thread like a worker: another number of threads adds up in another order."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -195,7 +195,7 @@ def _made_here(task: Task, numbers: Sequence[int], places: Sequence[str]) -> Gen
         torch.set_num_threads(threads)
 
 
-def _made_elsewhere(task: Task, numbers: Sequence[int], places: Sequence[str]) -> Generator[State, None, None]:
+def _in_processes(task: Task, numbers: Sequence[int], places: Sequence[str]) -> Generator[State, None, None]:
     """In as many processes as there are places; each gets its next number when it has finished one."""
     context, waiting = get_context("spawn"), iter(numbers)
     workers: dict[Any, SpawnProcess] = {}
@@ -245,28 +245,18 @@ def _work(pipe: Connection, task: Task, place: str) -> None:
                 pipe.send(state)
 
 
-def fingerprint(facts: Mapping[str, object], arrays: Mapping[str, NDArray]) -> str:
-    """A name for what these facts (JSON), these arrays, and the code that turns them into images make.
+def fingerprint(task: type, facts: Mapping[str, object], arrays: Mapping[str, NDArray]) -> str:
+    """A name for what a task with these facts (JSON) and these arrays makes, by the code that it has today.
 
-    >>> fingerprint({"seed": 1}, {"sums": np.zeros(2)}) == fingerprint({"seed": 1}, {"sums": np.ones(2)})
+    >>> fingerprint(State, {"seed": 1}, {"sums": np.zeros(2)}) == fingerprint(State, {"seed": 1}, {"sums": np.ones(2)})
     False
     """
-    facts = {"facts": dict(facts), "code": _code(), "torch": torch.__version__}
-    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+    decides = {"facts": dict(facts), "code": code_behind(task.__module__), "torch": torch.__version__}
+    digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode())
     for name in sorted(arrays):
         digest.update(json.dumps([name, str(arrays[name].dtype), arrays[name].shape]).encode())
         digest.update(arrays[name].tobytes())
     return digest.hexdigest()[:24]
-
-
-@lru_cache(maxsize=1)
-def _code() -> str:
-    """The hash of the modules that decide what a batch looks like."""
-    here = Path(__file__).parent
-    digest = hashlib.sha256()
-    for path in sorted([*here.glob("*.py"), *(here.parent / "models").glob("*.py")]):
-        digest.update(path.name.encode() + hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()
 
 
 T = TypeVar("T")

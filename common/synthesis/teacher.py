@@ -1,10 +1,7 @@
-"""A classifier that the releases already contain, at no further privacy cost: linear in the embedding of an image.
+"""The teacher: a linear classifier (ridge regression, then Newton steps) on the embedding of an image.
 
-The first stage has all that ridge regression needs: class sums S and the second moment Q of embeddings. Later stages
-release, summed over records, the outer product of (probabilities - truth) and embedding: the gradient of the logistic
-loss at the classifier so far. Each gives one Newton step, with Q (shrunk as far as its noise demands) for a Hessian.
-
-Its probabilities are labels for synthetic images, for augmentations and mixtures of them, and for anything else.
+The releases already contain it, so it costs no further privacy (`dpdd.common.methods.sps.classifier` fits it). Its
+probabilities are labels for synthetic images, for augmentations and mixtures of them, and for anything else.
 
 >>> import numpy as np
 >>> teacher = Teacher(np.eye(2, 3, dtype=np.float32), "scatter28", "", ImageEmbedding(features=2, side=0, channels=1))
@@ -30,23 +27,13 @@ from safetensors.numpy import save_file
 from torch import Tensor
 
 from dpdd.common.errors import DataError
-from dpdd.common.methods.sps.feature_statistics import CLASS_SUMS, COUNT, RESIDUAL, SECOND_MOMENT, FeatureStatistics
 from dpdd.common.models import backbone as backbones
 from dpdd.common.synthesis.image_embedding import ImageEmbedding
-from dpdd.common.synthesis.labelled_set import TEACHER
+from dpdd.common.synthesis.image_pyramid import random_affine
+from dpdd.common.synthesis.product_files import TEACHER
 
 if TYPE_CHECKING:
     from dpdd.common.models.feature_network import FeatureNetwork
-    from dpdd.common.synthesis.statistics import Statistics
-
-SHARPNESS = 10.0
-"""Ridge regression gives scores around 0 to 1; logits are so many times that."""
-SHRINKAGE = 0.5
-"""Share of the noise's spectral norm that goes onto the diagonal of the second moment."""
-CURVATURE = 0.05
-"""Mean of p(1 - p) that the Newton steps assume: records that are still undecided."""
-RESIDUAL_CLIP = 0.6
-"""Norm that a record's (probabilities - truth) is clipped to, so that the surely wrong do not decide it all."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +69,8 @@ class Teacher:
     def save(self, folder: Path) -> None:
         """Write ``teacher.safetensors`` into `folder`."""
         embedding = [self.embedding.features, self.embedding.side, self.embedding.channels]
-        about = {"backbone": self.backbone, "sha256": self.backbone_sha256, "§embedding§": embedding}
+        # "portrait" is the name that embeddings had when this format was fixed
+        about = {"backbone": self.backbone, "sha256": self.backbone_sha256, "portrait": embedding}
         weights = {"weights": np.ascontiguousarray(self.weights)}
         save_file(weights, folder / TEACHER, metadata={"dpdd": json.dumps(about, sort_keys=True)})
 
@@ -95,7 +83,7 @@ class Teacher:
         try:
             with safe_open(path, framework="numpy") as file:
                 about = json.loads(file.metadata()["dpdd"])
-                weights, embedding = file.get_tensor("weights"), ImageEmbedding(*about["§embedding§"])
+                weights, embedding = file.get_tensor("weights"), ImageEmbedding(*about["portrait"])
                 if weights.dtype != np.float32 or weights.shape != (len(weights), embedding.dimensions):
                     raise ValueError(f"its weights are {weights.dtype} of shape {weights.shape}")
                 if not np.isfinite(weights).all():
@@ -123,121 +111,15 @@ def united(teachers: Sequence[Teacher], counts: NDArray[np.float64]) -> Teacher:
     return replace(teachers[0], weights=joined.astype(np.float32))
 
 
-@dataclass(frozen=True, eq=False)
-class Moments:
-    """What the first stage says of the embeddings: noisy class means, counts, and the second moment over everybody.
-
-    `noise` is the standard deviation in an entry of the (symmetric) second moment, and `mean_noise` in an entry of each
-    class mean; `known` says which classes stand out of the noise.
-    """
-
-    means: Tensor  # (classes, D)
-    counts: Tensor  # (classes)
-    second: Tensor  # (D, D)
-    noise: float
-    mean_noise: Tensor  # (classes)
-    known: Tensor  # (classes)
-
-    @property
-    def shares(self) -> Tensor:
-        """Of the classes, in all records."""
-        return self.counts / self.counts.sum()
-
-    @cached_property
-    def within(self) -> Tensor:
-        """The covariance around the class means; what their own noise takes off it is put back."""
-        shares = torch.where(self.known, self.shares, 0.0)
-        around = self.second - (self.means.T * shares) @ self.means
-        return around + (shares * self.mean_noise.square()).sum() * torch.eye(len(around), dtype=around.dtype)
-
-    @property
-    def spectral_noise(self) -> float:
-        """The largest eigenvalue that the noise alone would give the second moment."""
-        return 2.0 * self.noise * math.sqrt(len(self.second))
-
-
-def moments_of(statistics: Statistics, spec: FeatureStatistics) -> Moments:
-    """The embedding's moments, from the first stage."""
-    assert spec.embedding is not None
-    counts = torch.from_numpy(statistics.sums[COUNT][:, 0] / spec.weights[COUNT])
-    known, counts = counts > 2.0 * statistics.noise / spec.weights[COUNT], counts.clamp_min(1.0)
-    sums = torch.from_numpy(statistics.sums[CLASS_SUMS] / spec.weights[CLASS_SUMS])
-    size = spec.embedding.dimensions
-    second = torch.from_numpy(statistics.sums[SECOND_MOMENT] / spec.weights[SECOND_MOMENT]).view(size, size)
-    total = float(counts.sum())
-    noise = statistics.noise / spec.weights[SECOND_MOMENT] / total / math.sqrt(2.0)
-    mean_noise = statistics.noise / spec.weights[CLASS_SUMS] / counts
-    return Moments(sums / counts[:, None], counts, (second + second.T) / (2.0 * total), noise, mean_noise, known)
-
-
-def joined(parts: Sequence[Moments]) -> Moments:
-    """The moments of several tasks' records together, where no class is in two of them.
-
-    Class sums stand side by side, and second moments, being sums over records of any class, add up: without noise this
-    is what one release over all classes would say. Noise adds up in the second moment only.
-    """
-    totals = torch.stack([part.counts.sum() for part in parts])
-    shares = totals / totals.sum()
-    return Moments(
-        torch.cat([part.means for part in parts]),
-        torch.cat([part.counts for part in parts]),
-        torch.stack([share * part.second for share, part in zip(shares, parts, strict=True)]).sum(0),
-        math.hypot(*(float(share) * part.noise for share, part in zip(shares, parts, strict=True))),
-        torch.cat([part.mean_noise for part in parts]),
-        torch.cat([part.known for part in parts]),
-    )
-
-
-def ridge(moments: Moments) -> tuple[Tensor, Tensor]:
-    """The weights of ridge regression, and the inverse of the second moment, shrunk as far as its noise demands."""
-    values, vectors = torch.linalg.eigh(moments.second)
-    amount = max(SHRINKAGE * moments.spectral_noise, 1e-3 * float(values.clamp_min(0.0).mean()))
-    inverse = (vectors / (values.clamp_min(0.0) + amount)) @ vectors.T
-    joint = moments.means * moments.shares[:, None]
-    return SHARPNESS * (joint - joint.mean(0)) @ inverse, inverse
-
-
-def learn(
-    statistics: Sequence[Statistics], specs: Sequence[FeatureStatistics], average_last_stages: int = 1
-) -> NDArray[np.float32]:
-    """The weights, from all stages so far: the mean of what the last `average_last_stages` Newton steps led to.
-
-    Every step forgets part of the noise before it and brings its own, and may go too far where classes are hard to tell
-    apart; their mean has less of both. Where they are easy, the last one alone is best.
-    """
-    weights, inverse = ridge(moments_of(statistics[0], specs[0]))
-    found = [weights]
-    for stage, spec in zip(statistics[1:], specs[1:], strict=True):
-        total = float(np.maximum(stage.sums[COUNT] / spec.weights[COUNT], 1.0).sum())
-        gradient = torch.from_numpy(stage.sums[RESIDUAL] / spec.weights[RESIDUAL]).view(weights.shape)
-        start = torch.from_numpy(np.asarray(stage.stage_input["teacher"], dtype=np.float64))
-        found.append(start - (RESIDUAL_CLIP / CURVATURE / total) * gradient @ inverse)
-    last = found[1:][-average_last_stages:] or found
-    return torch.stack(last).mean(0).float().numpy()
-
-
-def residuals(embeddings: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-    """(probabilities - truth) of records, clipped to `RESIDUAL_CLIP`, in units of it.
-
-    Logits are added up record by record: a matrix product rounds differently at the edges of its tiles, and a large
-    enough classifier would turn that into answers that depend on a record's place in its batch.
-    """
-    wrong = torch.softmax(torch.stack([(embeddings * row).sum(1) for row in weights], 1), 1)
-    wrong[torch.arange(len(labels)), labels] -= 1.0
-    return wrong / wrong.norm(dim=1, keepdim=True).clamp_min(RESIDUAL_CLIP)
-
-
-def lessons(
+def teacher_augmentations(
     images: Tensor, count: int, augmentation_strength: float, flips: bool, generator: torch.Generator
 ) -> Tensor:
-    """`count` pictures to learn from: jostled images, blends of two, and collages of two, at random contrast.
+    """`count` images for the teacher to label: shifted and zoomed ones, blends of two, collages of two; any contrast.
 
     With `flips` half of what goes into them is mirrored.
     """
-    from dpdd.common.synthesis.image_pyramid import random_affine
-
     height, width = images.shape[2:]
-    made = []
+    augmented = []
     for number in range(math.ceil(count / 100)):
         one, other = (
             random_affine(
@@ -259,5 +141,5 @@ def lessons(
             one[patch] = other[patch]
         floor = 0.3 * torch.rand(100, 1, 1, 1, generator=generator)  # faint things vanish, as in clean pictures
         gain = 0.7 + 0.8 * torch.rand(100, 1, 1, 1, generator=generator)
-        made.append(((one - floor) * gain).clamp(0.0, 1.0))
-    return torch.cat(made)[:count]
+        augmented.append(((one - floor) * gain).clamp(0.0, 1.0))
+    return torch.cat(augmented)[:count]

@@ -117,14 +117,14 @@ def parts(manifest: Manifest, file: FileIO | BufferedReader, offset: int, chunk:
     """The messages of an upload that starts at `offset`: the manifest, then chunks as they are read."""
     yield exchange_pb2.UploadPart(manifest=manifest.to_wire()).SerializeToString()
     name = bytes.fromhex(manifest.sha256)
-    room = memoryview(bytearray(_HEAD + chunk))  # each chunk is read to where its head ends, and copied once
+    buffer = memoryview(bytearray(_HEAD + chunk))  # each chunk is read to where its head ends, and copied once
     file.seek(offset)
-    while offset < manifest.size and (size := file.readinto(room[_HEAD:])):
+    while offset < manifest.size and (size := file.readinto(buffer[_HEAD:])):
         head = transfer_pb2.Chunk(payload_sha256=name, offset=offset, size=size).SerializeToString()
         head += _tag(_DATA, size)
         head = _tag(_CHUNK, len(head) + size) + head
-        room[_HEAD - len(head) : _HEAD] = head
-        yield bytes(room[_HEAD - len(head) : _HEAD + size])
+        buffer[_HEAD - len(head) : _HEAD] = head
+        yield bytes(buffer[_HEAD - len(head) : _HEAD + size])
         offset += size
 
 

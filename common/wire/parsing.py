@@ -1,7 +1,7 @@
-"""Parsing bytes from strangers.
+"""Parsing untrusted bytes as protobuf messages.
 
 protobuf's own parser is safe but generous: two bytes of an empty nested message become a hundred in memory, and unknown
-fields ride along. So the bytes are walked once, by the message's descriptor, before they are parsed: unknown fields,
+fields are kept. So the bytes are walked once, by the message's descriptor, before they are parsed: unknown fields,
 groups, overlong lengths and more than `MOST_FIELDS` fields are refused there.
 
 >>> from dpdd.v1.refusal_pb2 import Refusal
@@ -130,15 +130,15 @@ def without(data: memoryview, number: int, *, most: int) -> tuple[bytes, list[tu
 
     The former is small and can be parsed; the latter are left where they are. With `most` = 1 there is always one.
     """
-    rest, found = bytearray(), []
+    rest, contents = bytearray(), []
     for field, start, content, end in spans(data):
         if field != number or data[start] & 7 != _LENGTH:
             rest += data[start:end]
             check(len(rest) <= MOST_HEADER, f"a message with more than {MOST_HEADER} bytes beside its large fields")
         else:
-            found.append((content, end))
-            check(len(found) <= most, f"a message with more than {most} large fields of one kind")
-    return bytes(rest), found or [(len(data), len(data))] * (most == 1)
+            contents.append((content, end))
+            check(len(contents) <= most, f"a message with more than {most} large fields of one kind")
+    return bytes(rest), contents or [(len(data), len(data))] * (most == 1)
 
 
 class _Broken(Exception):

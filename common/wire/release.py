@@ -1,4 +1,4 @@
-"""Releases: what a silo has made, signed, and may send as often as it is asked.
+"""Releases: privatised arrays that a silo signed, and may send as often as it is asked.
 
 A `Release` is made from a `Privatised` value, whose noise is in it already, or read from bytes that a silo signed.
 Neither way accepts arrays, so there is no way to build one from clean sums.
@@ -154,9 +154,9 @@ def _digest(payload: bytes) -> bytes:
 class StreamHash:
     """The SHA-256 of a signed release as it streams by, and on the way the one that its signature is over.
 
-    >>> seen = StreamHash()
-    >>> seen.update(memoryview(b"\\x0a\\x03abc" + b"the rest"))
-    >>> seen.signed == hashlib.sha256(b"\\x0a\\x03abc").digest()
+    >>> stream_hash = StreamHash()
+    >>> stream_hash.update(memoryview(b"\\x0a\\x03abc" + b"the rest"))
+    >>> stream_hash.signed == hashlib.sha256(b"\\x0a\\x03abc").digest()
     True
     """
 
@@ -197,17 +197,17 @@ def _end_of_first_field(head: bytes) -> int | None:
 
 
 @dataclass(frozen=True)
-class Stated:
-    """Who a signed release on disk says it is from, and what it answers."""
+class ReleaseHeader:
+    """Which silo a signed release on disk names, and which request it answers."""
 
     silo: str
     request_id: str
 
 
-def inspect_signed(path: Path, trusted: bytes, signed: bytes) -> Stated:
+def inspect_signed(path: Path, trusted: bytes, signed: bytes) -> ReleaseHeader:
     """What `open_signed` checks, on a file and in memory that does not grow with it: no array is loaded.
 
-    `signed` is what `StreamHash` found on the way to the file.
+    `signed` is what `StreamHash` computed on the way to the file.
     """
     try:
         with (
@@ -220,7 +220,7 @@ def inspect_signed(path: Path, trusted: bytes, signed: bytes) -> Stated:
         raise WireError(f"not a release: {one_line(error)}") from None
 
 
-def _inspect(data: memoryview, trusted: bytes, signed: bytes) -> Stated:
+def _inspect(data: memoryview, trusted: bytes, signed: bytes) -> ReleaseHeader:
     check(len(data) <= MOST_BYTES, f"a release of {len(data)} bytes; {MOST_BYTES} is the most")
     rest, (inside,) = without(data, 1, most=1)
     check(_end_of_first_field(bytes(data[:16])) == inside[1], "a signed release starts with the release")
@@ -234,8 +234,8 @@ def _inspect(data: memoryview, trusted: bytes, signed: bytes) -> Stated:
                 message = parse(array_pb2.Array, head)
                 check_array(message, sum(end - start for start, end in contents), names)
                 names.add(message.name)
-        found = _checked(parse(release_pb2.Release, rest), {})
-    return Stated(found.silo, found.request_id)
+        header = _checked(parse(release_pb2.Release, rest), {})
+    return ReleaseHeader(header.silo, header.request_id)
 
 
 def _check_signature(message: release_pb2.SignedRelease, digest: bytes, trusted: bytes | None) -> None:

@@ -1,4 +1,4 @@
-"""What a coordinator asks for, and the id that makes asking twice the same as asking once.
+"""Release requests: what a coordinator asks for. The id is a hash of the content, so asking again is idempotent.
 
 >>> request = ReleaseRequest(run="demo", method="dp-merf", settings={"features": 100}, epsilon=1.0, delta=1e-5,
 ...                          classes=("cat", "dog"), shape=(1, 8, 8), public_seed=7)

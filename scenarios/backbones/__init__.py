@@ -1,1 +1,1 @@
-"""Making the public backbones."""
+"""Pretraining and building the public backbones."""

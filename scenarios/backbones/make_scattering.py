@@ -1,4 +1,4 @@
-"""Build the backbones `scatter28` and `scatter32`: fixed wavelets, standardised on images that no camera took.
+"""Build the scattering backbones `scatter28` and `scatter32`: fixed wavelets, standardised on images drawn in code.
 
 ``python -m dpdd.scenarios.backbones.make_scattering`` writes them; with ``--check`` it only compares. A scattering
 transform has nothing to train, but its maps differ in scale by orders of magnitude, and SPS wants them standardised.
@@ -9,19 +9,19 @@ anyone gets the same files (the same to the last bit on the same machine; ``--ch
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
 import torch
 
 from dpdd.common.data.dead_leaves import dead_leaves
-from dpdd.common.errors import DataError, DpddError
+from dpdd.common.errors import DataError
 from dpdd.common.files.untrusted import shown
 from dpdd.common.models import backbone
 from dpdd.common.models.backbone import Provenance
 from dpdd.common.models.feature_network import FeatureNetwork
 from dpdd.common.models.scattering import ScatteringArchitecture, ScatteringNet
+from dpdd.scenarios import rebuild
 
 SHELF = Path(backbone.__file__).parent / "weights"
 BACKBONES = {
@@ -40,12 +40,18 @@ PROVENANCE = Provenance(
 
 def network(architecture: ScatteringArchitecture) -> ScatteringNet:
     """Make the network, standardised on dead leaves."""
-    made = ScatteringNet(architecture).eval()
+    scattering = ScatteringNet(architecture).eval()
     leaves = dead_leaves(IMAGES, architecture.channels, architecture.height, architecture.width, SEED)
-    made.standardise(torch.from_numpy(leaves))
+    scattering.standardise(torch.from_numpy(leaves))
     with torch.inference_mode():
-        made.whitening.fit(torch.cat([made.features(part) for part in torch.from_numpy(leaves).split(100)]))
-    return made
+        scattering.whitening.fit(torch.cat([scattering.features(part) for part in torch.from_numpy(leaves).split(100)]))
+    return scattering
+
+
+def write(folder: Path) -> None:
+    """Save both backbones in `folder`."""
+    for name, architecture in BACKBONES.items():
+        backbone.save(folder / name, network(architecture), PROVENANCE)
 
 
 def check(name: str, folder: Path) -> None:
@@ -79,20 +85,14 @@ def _alike(one: FeatureNetwork, other: FeatureNetwork) -> bool:
 
 def main(arguments: list[str] | None = None) -> int:
     """Write or check the backbones; the return value is the process's exit code."""
-    parser = argparse.ArgumentParser(prog="make_scattering", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--output", type=Path, default=SHELF, help="the folder to write to or to check")
-    parser.add_argument("--check", action="store_true", help="compare the files with a rebuild, write nothing")
-    options = parser.parse_args(arguments)
-    try:
-        for name, architecture in BACKBONES.items():
-            if options.check:
-                check(name, options.output)
-            else:
-                backbone.save(options.output / name, network(architecture), PROVENANCE)
-    except DpddError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
-    return 0
+
+    def check_all(folder: Path) -> None:
+        for name in BACKBONES:
+            check(name, folder)
+
+    return rebuild.main(
+        arguments, program="make_scattering", description=__doc__, output=SHELF, write=write, check=check_all
+    )
 
 
 if __name__ == "__main__":

@@ -323,18 +323,18 @@ def _save(
 
 def _started(settings: PretrainSettings, name: str, network: FeatureNetwork) -> Backbone:
     """Load the backbone to begin with; it must have seen nothing but this data, and be of this shape."""
-    found = backbone.load(name)
-    if found.card.provenance.public_data != settings.data:
+    start = backbone.load(name)
+    if start.card.provenance.public_data != settings.data:
         raise ConfigError(
-            f"Backbone {name} was trained from {found.card.provenance.public_data}, not from {settings.data}: "
+            f"Backbone {name} was trained from {start.card.provenance.public_data}, not from {settings.data}: "
             "the new card could not name all that its weights have seen."
         )
-    if found.card.architecture != network.architecture or found.card.normalisation != network.normalisation:
+    if start.card.architecture != network.architecture or start.card.normalisation != network.normalisation:
         raise ConfigError(
             f"Backbone {name} has another shape or input normalisation than this run asks for; "
             "give the --widths, --pool-after, --depth and --widen that it was made with."
         )
-    return found
+    return start
 
 
 def _normalisation(images: Tensor) -> Normalisation:

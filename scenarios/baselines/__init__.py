@@ -1,1 +1,1 @@
-"""What the same budget buys without distillation."""
+"""Baselines: private classifiers at the same budget, without distillation."""

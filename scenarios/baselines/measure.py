@@ -1,4 +1,4 @@
-"""``dpdd-sim baselines``: what the same budget buys without distillation, on the features of the same public backbone.
+"""Baselines: what the same budget buys without distillation, on the features of the same public backbone.
 
 Every row has the whole budget for itself, and its ε is our accountant's, for the event that was run:
 
@@ -35,7 +35,6 @@ So nothing that we tried on this proxy beats spending all on the head at this ε
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -44,21 +43,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdd.common.cli import Commands, print_json, table
 from dpdd.common.errors import ConfigError
 from dpdd.common.privacy import discrete_gaussian
-from dpdd.common.privacy.accounting import LARGEST_EPSILON, Guarantee, calibrate, guarantee
+from dpdd.common.privacy.accounting import Guarantee, calibrate, guarantee
 from dpdd.common.privacy.clipping import FIXED_POINT_ONE
 from dpdd.common.privacy.events import Event, Gaussian, NonPrivate, describe
 from dpdd.common.progress import Progress, silent
 
 if TYPE_CHECKING:
-    from dpdd.common.data.benchmarks import LabelledImages
+    from dpdd.common.data.labelled_images import LabelledImages
     from dpdd.common.models.backbone import Backbone
     from dpdd.common.privacy.entropy import Entropy
     from dpdd.scenarios.baselines.private_finetune import FineTuneSettings
     from dpdd.scenarios.baselines.private_linear import LogisticSettings, Moments
-    from dpdd.server.evaluation.convnet import Accuracy
+    from dpdd.server.evaluation.base import Score
 
 METHODS = {
     "probe": "logistic regression, not private",
@@ -110,7 +108,7 @@ class Row:
     method: str
     guarantee: Guarantee
     event: Event
-    accuracy: Accuracy
+    accuracy: Score
 
     def as_json(self) -> dict[str, Any]:
         """The row in plain values."""
@@ -120,7 +118,7 @@ class Row:
             "delta": self.guarantee.delta,
             "accountant": self.guarantee.accountant,
             "event": describe(self.event),
-            "accuracy": {"mean": self.accuracy.mean, "std": self.accuracy.std, "runs": list(self.accuracy.runs)},
+            "accuracy": self.accuracy.as_json(),
         }
 
 
@@ -181,26 +179,26 @@ def run(
 
 def _row(method: str, plan: Plan, epsilon: float, delta: float, seeds: int) -> Row:
     from dpdd.common.privacy.entropy import SeededEntropy
-    from dpdd.server.evaluation.convnet import Accuracy
+    from dpdd.server.evaluation.base import Score
 
     vouched = guarantee(plan.event, delta * (1.0 - SLACK))
     if not vouched.epsilon <= epsilon * (1.0 + 1e-9):  # the accountant rounds up, by 1e-12
         raise RuntimeError(f"{METHODS[method]} was calibrated to epsilon {epsilon:g} but costs {vouched.epsilon:g}")
     scores = [plan.score(SeededEntropy(seed, f"baseline {method} {epsilon!r} {delta!r}")) for seed in range(seeds)]
     spent = Guarantee(min(epsilon, vouched.epsilon), delta, vouched.accountant)
-    return Row(method, spent, plan.event, Accuracy(tuple(scores)))
+    return Row(method, spent, plan.event, Score(tuple(scores)))
 
 
 def _probe(task: Task, progress: Progress) -> Row:
     import torch
 
     from dpdd.common.models.probe import linear_probe
-    from dpdd.server.evaluation.convnet import Accuracy
+    from dpdd.server.evaluation.base import Score
 
     progress(METHODS["probe"], 0, 1)
     train, test = (torch.from_numpy(features).float() for features in (task.train_features, task.test_features))
     score = linear_probe(train, torch.from_numpy(task.train.labels), test, torch.from_numpy(task.test.labels))
-    return Row("probe", Guarantee(math.inf, 0.0, "none"), NonPrivate(), Accuracy((score,)))
+    return Row("probe", Guarantee(math.inf, 0.0, "none"), NonPrivate(), Score((score,)))
 
 
 def _logistic(task: Task, epsilon: float, delta: float, chosen: LogisticSettings | None, progress: Progress) -> Plan:
@@ -236,7 +234,7 @@ def _finetune(
     task: Task, epsilon: float, delta: float, chosen: FineTuneSettings | None, minutes: float, progress: Progress
 ) -> Plan:
     from dpdd.scenarios.baselines import private_finetune, private_linear
-    from dpdd.server.evaluation.convnet import accuracy
+    from dpdd.server.evaluation.scoring import scores
 
     if not task.backbone.card.classes:
         raise ConfigError(f"backbone {task.backbone.card.name} was never trained, so there is nothing to fine-tune")
@@ -256,7 +254,7 @@ def _finetune(
         tuned = network(head)
         images = task.train.images
         private_finetune.train(tuned, images, labels, settings, noise, entropy, minutes=minutes, progress=progress)
-        return accuracy([tuned], task.test).mean
+        return scores([tuned], task.test)["accuracy"].mean
 
     draws = settings.head.steps * rows.shape[1] * task.classes + 1
     distance = _distance(noise.head * private_linear.PRODUCT, draws)
@@ -272,98 +270,3 @@ def _rows(task: Task) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 def _distance(noise: float, draws: int) -> float:
     return draws * discrete_gaussian.distance(discrete_gaussian.scale_for(noise))
-
-
-def add_to(commands: Commands) -> None:
-    """Register ``baselines``."""
-    parser = commands.add(
-        "baselines",
-        _run,
-        "measure private classifiers without distillation, on the same backbone and budget",
-        "Records of a public dataset play the private ones, and noise is drawn from seeds, so that nothing of this "
-        "protects anybody. Each row has the whole budget for itself.",
-    )
-    add = parser.add_argument
-    add("--dataset", default="fashion-mnist", metavar="NAME", help="whose records are private")
-    add("--backbone", default="gray28", metavar="NAME", help="a shipped backbone's name, or the path of a saved one")
-    add("--epsilon", type=_epsilon, nargs="+", default=[1.0, 8.0], metavar="E", help="budgets")
-    add("--delta", type=_delta, default=1e-5, metavar="D", help="of every budget")
-    add("--methods", nargs="+", choices=METHODS, default=list(USUAL), metavar="M", help=f"any of {', '.join(METHODS)}")
-    add("--seeds", type=_count, default=1, metavar="N", help="repetitions, each with noise of its own")
-    add("--records", type=_count, metavar="N", help="only the first N private records")
-    add("--minutes", type=_minutes, default=5.0, metavar="T", help="for each run of finetune")
-    add("--threads", type=_count, metavar="N", help="of torch")
-    add("--quiet", action="store_true", help="no progress")
-    add("--json", action="store_true", help="print JSON")
-
-
-def _run(options: argparse.Namespace) -> None:
-    import torch
-
-    from dpdd.common.data import benchmarks
-    from dpdd.common.models import backbone as backbones
-    from dpdd.common.progress import Console
-
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    console = Console(quiet=options.quiet or options.json)
-    backbone = backbones.load(options.backbone)
-    train, test = benchmarks.load(options.dataset, "train"), benchmarks.load(options.dataset, "test")
-    if options.records:
-        train = train.subset(np.arange(min(options.records, len(train))))
-    task = prepare(backbone, train, test, console)
-    budgets = [(epsilon, options.delta) for epsilon in options.epsilon]
-    rows = run(task, options.methods, budgets, options.seeds, minutes=options.minutes, progress=console)
-    console.finish()
-    if options.json:
-        facts = {"dataset": options.dataset, "records": len(train), "backbone": backbone.card.name}
-        facts |= {"backbone_sha256": backbone.card.sha256, "features": task.normalisation, "seeds": options.seeds}
-        print_json({**facts, "releasable": False, "rows": [row.as_json() for row in rows]})
-        return
-    print(f"{options.dataset}, {len(train):,} records; features of {backbone.card.name}, {task.normalisation}\n")
-    print(_table(rows))
-    print("\nEach row has the whole budget for itself. Noise came from seeds: this protects nobody.")
-
-
-def _table(rows: list[Row]) -> str:
-    cells = []
-    for row in rows:
-        private = math.isfinite(row.guarantee.epsilon)
-        budget = [_up(row.guarantee.epsilon), f"{row.guarantee.delta:g}"] if private else ["∞", "–"]
-        spread = f" ± {100 * row.accuracy.std:.2f}" if len(row.accuracy.runs) > 1 else ""
-        found = f"{100 * row.accuracy.mean:.2f}{spread}"
-        cells.append([METHODS[row.method], *budget, row.guarantee.accountant, found, describe(row.event)])
-    return table(["baseline", "ε", "δ", "accountant", "test accuracy, %", "what was run"], cells)
-
-
-def _up(value: float) -> str:
-    """Rounded up, so that the printed figure holds as well."""
-    return f"{math.ceil(value * 1e4 - 1e-9) / 1e4:.4f}"
-
-
-def _epsilon(text: str) -> float:
-    return _number(text, LARGEST_EPSILON, f"a budget epsilon lies above 0 and goes up to {LARGEST_EPSILON:g}")
-
-
-def _delta(text: str) -> float:
-    return _number(text, 0.01, "a delta lies above 0 and goes up to 0.01, such as 1e-5")
-
-
-def _minutes(text: str) -> float:
-    return _number(text, 1e4, "a number of minutes lies above 0")
-
-
-def _number(text: str, most: float, rule: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0.0 < value <= most:
-        raise argparse.ArgumentTypeError(f"{rule}, not {text!r}")
-    return value
-
-
-def _count(text: str) -> int:
-    if not (text.isdecimal() and 1 <= int(text) < 2**31):
-        raise argparse.ArgumentTypeError(f"a whole number from 1 up is needed, not {text!r}")
-    return int(text)

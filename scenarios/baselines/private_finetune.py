@@ -1,7 +1,7 @@
 """DP-SGD over the weights of a public backbone, from a private linear classifier on, with Opacus' gradients.
 
 First a head: DP logistic regression on whitened frozen features, as in `private_linear`; its many cheap
-steps take most of the budget. Then DP-SGD over head and network with the rest. (`compare` has figures
+steps take most of the budget. Then DP-SGD over head and network with the rest. (`measure` has figures
 for other ways: while the head is noise, so are the gradients behind it.)
 
 Neighbours: one labelled record added or removed. A record's gradient (averaged over its augmentations) is clipped over
@@ -12,8 +12,8 @@ Opacus'.
 
 BatchNorm mixes records, so `Tunable` has its public statistics, scale and shift in a `FixedNorm`, and learns a gain and
 an offset on top. Opacus (1.6) unfolds the inputs of convolutions as if they lay channels first, and gives wrong
-gradients for `channels_last` without a word, so every convolution's input is laid out anew. The number of records is taken as public here, rounded to one digit, as
-everybody does who runs DP-SGD: in the baseline's favour.
+gradients for `channels_last` without a word, so every convolution's input is laid out anew. The number of records is
+taken as public here, rounded to one digit, as is usual with DP-SGD: in the baseline's favour.
 
 How many steps fit into the time is measured on noise images before any record is read, since σ depends on it. When the
 clock is slower after all, the run ends early: fewer releases than were paid for.
@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dpdd.common.config import Settings
-from dpdd.common.models.feature_network import FeatureNetwork, LayerHook, TappedNorm
+from dpdd.common.models.feature_network import FeatureNetwork, HookedBatchNorm, LayerHook
 from dpdd.common.models.training import augment
 from dpdd.common.privacy import discrete_gaussian
 from dpdd.common.privacy.accounting import calibrate
@@ -48,9 +48,7 @@ from dpdd.common.progress import Progress, silent
 from dpdd.scenarios.baselines.private_linear import BIAS, LogisticSettings
 
 _MARGIN = 1.0 - 1e-5  # more than float32 can lose in a sum of 256 squares, whatever the order, and in a product
-_EXACTLY = (
-    1 << 24
-) // FIXED_POINT_ONE  # so many whole numbers of at most `FIXED_POINT_ONE` float32 adds without rounding
+_EXACTLY = (1 << 24) // FIXED_POINT_ONE  # so many integers of at most that size float32 adds without rounding
 
 
 class FineTuneSettings(Settings):
@@ -124,7 +122,7 @@ class FixedNorm(nn.Module):
     scale: Tensor
     shift: Tensor
 
-    def __init__(self, norm: TappedNorm) -> None:
+    def __init__(self, norm: HookedBatchNorm) -> None:
         super().__init__()
         assert norm.running_mean is not None and norm.running_var is not None
         scale = norm.weight / torch.sqrt(norm.running_var + norm.eps)
@@ -208,11 +206,11 @@ class PrivateSteps:
             warnings.filterwarnings("ignore", message="Full backward hook is firing")
             logits = self._sampled(batch.float() / 255)
             functional.cross_entropy(logits, labels.repeat_interleave(copies), reduction="sum").backward()
-        found: list[Tensor] = [p.grad_sample for p in self.network.trained()]  # type: ignore[attr-defined]
+        samples: list[Tensor] = [p.grad_sample for p in self.network.trained()]  # type: ignore[attr-defined]
         if copies > 1:
-            found = [gradients.unflatten(0, (-1, copies)).mean(1) for gradients in found]
+            samples = [gradients.unflatten(0, (-1, copies)).mean(1) for gradients in samples]
         self._sampled.zero_grad(set_to_none=True)
-        return found
+        return samples
 
 
 def steps_in(minutes: float, network: Tunable, shape: tuple[int, int, int], settings: FineTuneSettings) -> int:
@@ -287,7 +285,7 @@ def _channels_first(_module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Ten
 
 def _replace(module: nn.Module) -> None:
     for name, child in module.named_children():
-        if isinstance(child, TappedNorm):
+        if isinstance(child, HookedBatchNorm):
             setattr(module, name, FixedNorm(child))
         else:
             _replace(child)

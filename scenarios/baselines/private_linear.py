@@ -1,4 +1,4 @@
-"""Linear classifiers of public features under differential privacy: what a user would try before distilling anything.
+"""Linear classifiers of public features under differential privacy: DP-SGD, LDA and ridge regression.
 
 Neighbours: one labelled record added or removed. The number of records and the class counts are private; the class
 list, the backbone and all settings are public.
@@ -34,7 +34,7 @@ from pydantic import Field
 
 from dpdd.common.config import Settings
 from dpdd.common.privacy import discrete_gaussian
-from dpdd.common.privacy.clipping import GRID_BITS, Layout, clip_to_grid, global_segment
+from dpdd.common.privacy.clipping import FIXED_POINT_BITS, Layout, clip_to_grid, global_segment
 from dpdd.common.privacy.entropy import Entropy
 from dpdd.common.privacy.events import Event, Gaussian, PoissonGaussian, compose
 from dpdd.common.privacy.sampling import poisson_sample
@@ -104,7 +104,7 @@ def on_grid(rows: NDArray[np.floating]) -> NDArray[np.float64]:
     for start in range(0, len(rows), _CHUNK):
         part = rows[start : start + _CHUNK]
         fine = clip_to_grid(part, np.zeros(len(part), dtype=np.int64), layout)
-        out[start : start + _CHUNK] = np.trunc(fine / 2.0 ** (GRID_BITS - UNIT_BITS))
+        out[start : start + _CHUNK] = np.trunc(fine / 2.0 ** (FIXED_POINT_BITS - UNIT_BITS))
     return out
 
 

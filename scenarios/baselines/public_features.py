@@ -32,7 +32,7 @@ def extracted(
 
     from dpdd.common.models.probe import extract
 
-    dimensions = min(network.whitening.most, MOST)
+    dimensions = min(network.whitening.dimensions, MOST)
     parts = []
     for start in range(0, len(images), _CHUNK):
         features = extract(network, torch.from_numpy(np.ascontiguousarray(images[start : start + _CHUNK])))
@@ -47,5 +47,5 @@ def described(backbone: Backbone) -> str:
     whitening = backbone.network.whitening
     if not whitening.fitted:
         return "as they are (its whitening was never fitted)"
-    which = f"the {MOST} strongest directions, " if whitening.most > MOST else ""
+    which = f"the {MOST} strongest directions, " if whitening.dimensions > MOST else ""
     return f"{which}whitened by its own map (public data: {backbone.card.provenance.public_data})"

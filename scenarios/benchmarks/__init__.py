@@ -1,1 +1,1 @@
-"""How fast, and how exact, the parts are."""
+"""Benchmarks of speed and of error, as commands of `dpdd-sim`."""

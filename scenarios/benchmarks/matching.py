@@ -79,8 +79,8 @@ def _rows(programs: dict[str, Callable[[], object]], images: int, repeats: int) 
     for _ in range(repeats):
         for name, program in programs.items():
             times[name].append(_timed(program))
-    clock = {name: _median(found, 0) for name, found in times.items()}
-    work = {name: _median(found, 1) for name, found in times.items()}
+    clock = {name: _median(taken, 0) for name, taken in times.items()}
+    work = {name: _median(taken, 1) for name, taken in times.items()}
     ours = next(iter(programs))
     rows = []
     for name in programs:

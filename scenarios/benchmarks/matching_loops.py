@@ -18,12 +18,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dpdd.client.mechanisms import matching as mechanism
+from dpdd.client.mechanisms.matching import MECHANISM
 from dpdd.client.records.records import Records, as_float
 from dpdd.common.config import validate
 from dpdd.common.data import benchmarks
+from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.matching import subspace
 from dpdd.common.methods.matching import synthesis as matching
+from dpdd.common.methods.matching.settings import SIGNAL, MethodSettings, SynthesisSettings
+from dpdd.common.methods.matching.specification import auxiliary as auxiliary_images
 from dpdd.common.methods.matching.subspace import Subspace
 from dpdd.common.models.random_net import RandomNet
 from dpdd.common.privacy.entropy import SeededEntropy
@@ -49,8 +52,8 @@ class PlainNet(nn.Sequential):
 
 
 @dataclass(frozen=True, eq=False)
-class PlainLens:
-    """A network and its subspace, or the scale of its features."""
+class PlainExtractor:
+    """Clipped signals of images: a network, and its subspace or the scale of its features."""
 
     network: PlainNet
     space: Subspace | None
@@ -69,8 +72,8 @@ class Bench:
 
     records: Records
     request: ReleaseRequest
-    method: matching.MethodSettings
-    synthesis: matching.SynthesisSettings
+    method: MethodSettings
+    synthesis: SynthesisSettings
     per_class: int
 
     @classmethod
@@ -79,7 +82,7 @@ class Bench:
         train = benchmarks.load(options.dataset, "train")
         names = ("draws", "networks", "rate", "width", "dimensions", "auxiliary_images")
         given = {name: getattr(options, name) for name in names}
-        method = validate({**given, "encoding": "exact"}, matching.MethodSettings, "options")
+        method = validate({**given, "encoding": "exact"}, MethodSettings, "options")
         request = ReleaseRequest(
             run="bench",
             method="dosser",
@@ -90,7 +93,7 @@ class Bench:
             shape=train.shape,
             public_seed=SEED,
         )
-        synthesis = matching.SynthesisSettings(steps=options.steps)
+        synthesis = SynthesisSettings(steps=options.steps)
         return cls(Records(train.images, train.labels), request, method, synthesis, options.images_per_class)
 
     @property
@@ -120,19 +123,19 @@ class Bench:
     def optimisations(self) -> dict[str, Callable[[], object]]:
         """A coordinator's work, with networks and subspaces at hand."""
         task = self._task(self.engine_sums())
-        lenses = self._lenses()
+        extractors = self._extractors()
         wanted, _ = matching.targets(task.statistics, self.method, len(self.classes))
         order = [number % self.method.draws for number in range(self.synthesis.steps)]
         return {
             "ours": partial(self._optimise, task),
-            "one class at a time": partial(self.plain_optimisation, lenses, wanted, order),
+            "one class at a time": partial(self.plain_optimisation, extractors, wanted, order),
         }
 
     def check(self) -> None:
         """AssertionError unless plain programs and engine give the same sums and the same gradients."""
         released = self.engine_sums()
-        task, lenses = self._task(released), self._lenses()
-        ours = released.sums[matching.SIGNAL] / math.sqrt(1.0 - self.method.count_share**2)
+        task, extractors = self._task(released), self._extractors()
+        ours = released.sums[SIGNAL] / math.sqrt(1.0 - self.method.count_share**2)
         for network_per_class in (False, True):
             theirs = self.plain_sums(network_per_class).numpy()
             np.testing.assert_allclose(ours, theirs, rtol=0.0, atol=2e-3 * float(np.abs(theirs).max()))
@@ -140,7 +143,7 @@ class Bench:
         images = torch.rand(self.images, *self.request.shape, generator=torch.Generator().manual_seed(SEED))
         for number in range(self.method.draws):
             plain = [
-                _gradient(partial(self._plain_loss, lenses, wanted, number, label), part)
+                _gradient(partial(self._plain_loss, extractors, wanted, number, label), part)
                 for label, part in enumerate(images.split(self.per_class))
             ]
             whole = _gradient(partial(self._engine_loss, task, wanted, number), images)
@@ -150,25 +153,27 @@ class Bench:
 
     def engine_sums(self) -> Statistics:
         """All draws by the mechanism; without noise, as it can be in simulations only."""
-        plan = mechanism.plan(self.request, self.method)
-        found = mechanism.run(self.records, self.request, self.method, plan, SeededEntropy(SEED), silent)
-        return of_one_silo(found.arrays, found.event)
+        plan = MECHANISM.plan(self.request, self.method)
+        release = MECHANISM.run(self.records, self.request, self.method, plan, SeededEntropy(SEED), silent)
+        return of_one_silo(release.arrays, release.event)
 
     def plain_sums(self, network_per_class: bool) -> Tensor:
         """All draws, class by class (draws × classes, length)."""
         entropy, auxiliary, sums = SeededEntropy(SEED), self._auxiliary(), []
         for number in range(self.method.draws):
-            sample, augmentation = self._sample(entropy), self._warp(number)
-            lens = None
+            sample, augmentation = self._sample(entropy), self._augmentation(number)
+            extractor = None
             for label in self.classes:
-                if lens is None or network_per_class:
-                    lens = self._lens(number % self._networks, auxiliary)
+                if extractor is None or network_per_class:
+                    extractor = self._extractor(number % self._networks, auxiliary)
                 own = sample[self.records.labels[sample] == label]
                 images = torch.from_numpy(as_float(self.records.features[own]))
-                sums.append(lens(augmentation(images)).sum(dim=0))
+                sums.append(extractor(augmentation(images)).sum(dim=0))
         return torch.stack(sums)
 
-    def plain_optimisation(self, lenses: Mapping[int, PlainLens], wanted: Tensor, order: Sequence[int]) -> None:
+    def plain_optimisation(
+        self, extractors: Mapping[int, PlainExtractor], wanted: Tensor, order: Sequence[int]
+    ) -> None:
         """A step for each of these draws, one class after another, each with its own update."""
         generator = torch.Generator().manual_seed(SEED)
         shape = (self.per_class, *self.request.shape)
@@ -176,16 +181,16 @@ class Bench:
         optimisers = [torch.optim.SGD([part], lr=1.0, momentum=0.5) for part in images]
         for number in order:
             for label in self.classes:
-                loss = self._plain_loss(lenses, wanted, number, label, images[label])
+                loss = self._plain_loss(extractors, wanted, number, label, images[label])
                 optimisers[label].zero_grad()
                 loss.backward()
                 optimisers[label].step()
 
     def _plain_loss(
-        self, lenses: Mapping[int, PlainLens], wanted: Tensor, number: int, label: int, images: Tensor
+        self, extractors: Mapping[int, PlainExtractor], wanted: Tensor, number: int, label: int, images: Tensor
     ) -> Tensor:
-        lens = lenses[number % self._networks]
-        return (lens(self._warp(number)(images)).mean(dim=0) - wanted[number, label]).square().sum()
+        extractor = extractors[number % self._networks]
+        return (extractor(self._augmentation(number)(images)).mean(dim=0) - wanted[number, label]).square().sum()
 
     def _engine_loss(self, task: matching.MatchTask, wanted: Tensor, number: int, images: Tensor) -> Tensor:
         labels = torch.tensor(self.classes).repeat_interleave(self.per_class)
@@ -194,16 +199,8 @@ class Bench:
 
     def _task(self, released: Statistics) -> matching.MatchTask:
         """The coordinator's task, with every network and subspace made already."""
-        channels, height, width = self.request.shape
-        task = matching.MatchTask(
-            released,
-            self.method,
-            self.synthesis,
-            self.request.classes,
-            (channels, height, width),
-            SEED,
-            self.per_class,
-        )
+        run = RunDescription.of(self.request, self.per_class)
+        task = matching.MatchTask(released, self.method, self.synthesis, run)
         for number in range(self._networks):
             task._signals.draw(number)
         return task
@@ -218,23 +215,23 @@ class Bench:
         return self.method.networks or self.method.draws
 
     def _auxiliary(self) -> Tensor:
-        return torch.from_numpy(matching.auxiliary(self.method, {}, self.request.shape, SEED))
+        return torch.from_numpy(auxiliary_images(self.method, {}, RunDescription.of(self.request)))
 
-    def _lenses(self) -> dict[int, PlainLens]:
+    def _extractors(self) -> dict[int, PlainExtractor]:
         auxiliary = self._auxiliary()
-        return {number: self._lens(number, auxiliary) for number in range(self._networks)}
+        return {number: self._extractor(number, auxiliary) for number in range(self._networks)}
 
-    def _lens(self, number: int, auxiliary: Tensor) -> PlainLens:
+    def _extractor(self, number: int, auxiliary: Tensor) -> PlainExtractor:
         classes, method = len(self.classes), self.method
         drawn = RandomNet.draw(SEED, number, self.request.shape, method.width, method.depth, classes)
         network = PlainNet(drawn)
         values = network(auxiliary).double()
         if not method.dimensions:
-            return PlainLens(network, None, float(values.norm(dim=1).median()))
+            return PlainExtractor(network, None, float(values.norm(dim=1).median()))
         assert isinstance(method.dimensions, int)
-        return PlainLens(network, subspace.fit(values, method.dimensions, SEED), 1.0)
+        return PlainExtractor(network, subspace.fit(values, method.dimensions, SEED), 1.0)
 
-    def _warp(self, number: int) -> SiameseAugmentation:
+    def _augmentation(self, number: int) -> SiameseAugmentation:
         return (
             SiameseAugmentation.draw(SEED, number, self.method.flips) if self.method.augment else SiameseAugmentation()
         )
@@ -245,5 +242,5 @@ class Bench:
 
 def _gradient(loss: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
     images = images.clone().requires_grad_(True)
-    (found,) = torch.autograd.grad(loss(images), images)
-    return found
+    (gradient,) = torch.autograd.grad(loss(images), images)
+    return gradient

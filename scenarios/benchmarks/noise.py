@@ -16,6 +16,7 @@ from dpdd.common.cli import Commands, print_json, table
 from dpdd.common.errors import ConfigError
 from dpdd.common.privacy import discrete_gaussian
 from dpdd.common.privacy.entropy import SystemEntropy
+from dpdd.scenarios.options import number
 
 EXPONENTS = (10, 18, 20)
 SECONDS_EACH = 2.0
@@ -115,10 +116,4 @@ def _per_second(draw: Callable[[int], object], batch: int, seconds: float) -> fl
 
 
 def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0.0 < value <= 2.5:
-        raise argparse.ArgumentTypeError(f"a time above 0 and up to 2.5 seconds, not {text!r}")
-    return value
+    return number(text, 0.0, 2.5, "a time above 0 and up to 2.5 seconds")

@@ -27,17 +27,19 @@ def add_to(commands: Commands) -> None:
     parser.add_argument(
         "--features", type=int, default=512, metavar="N", help="of the embedding (default: %(default)s)"
     )
-    parser.add_argument("--layers", type=int, default=0, metavar="N", help="rows for so many last layers as well")
+    parser.add_argument(
+        "--layers", type=int, default=0, metavar="N", help="layer statistics by class of so many last layers as well"
+    )
 
 
 def _bench(options: argparse.Namespace) -> None:
     import numpy as np
     import torch
 
-    from dpdd.client.mechanisms import sps as mechanism
     from dpdd.client.mechanisms.base import BATCH
+    from dpdd.client.mechanisms.sps import MECHANISM
     from dpdd.client.records.records import Records
-    from dpdd.common.methods.sps.synthesis import MethodSettings
+    from dpdd.common.methods.sps.settings import MethodSettings
     from dpdd.common.models.backbone import load
     from dpdd.common.privacy import discrete_gaussian
     from dpdd.common.privacy.clipping import FIXED_POINT_ONE
@@ -48,7 +50,7 @@ def _bench(options: argparse.Namespace) -> None:
     backbone = load(options.backbone)
     architecture = backbone.card.architecture
     shape = (architecture.channels, architecture.height, architecture.width)
-    most = backbone.network.whitening.most
+    most = backbone.network.whitening.dimensions
     settings = MethodSettings(
         backbone=options.backbone,
         features=min(options.features, most),
@@ -76,10 +78,10 @@ def _bench(options: argparse.Namespace) -> None:
                 backbone.network.features(torch.from_numpy(images[start : start + BATCH]))
 
     def silo() -> None:
-        plan = mechanism.plan(first, settings)
-        mechanism.run(records, first, settings, plan, SeededEntropy(0), lambda *_: None)
+        plan = MECHANISM.plan(first, settings)
+        MECHANISM.run(records, first, settings, plan, SeededEntropy(0), lambda *_: None)
 
-    numbers = mechanism.plan(first, settings).coordinates
+    numbers = MECHANISM.plan(first, settings).coordinates
 
     def noise() -> None:
         discrete_gaussian.sample(discrete_gaussian.scale_for(SIGMA * FIXED_POINT_ONE), numbers, SeededEntropy(0))
@@ -92,7 +94,7 @@ def _bench(options: argparse.Namespace) -> None:
         ["plain forward pass", f"{options.records / statistics.median(t[0] for t in times):,.0f}"],
         ["silo's pass", f"{options.records / statistics.median(t[1] for t in times):,.0f}"],
     ]
-    layers = f", rows for all layers and {options.layers} by class" if options.layers else ""
+    layers = f", statistics of all layers and {options.layers} by class" if options.layers else ""
     print(
         f"{options.backbone}{layers}, {options.records:,} records of shape {shape}, one thread, {options.repeats} turns"
     )

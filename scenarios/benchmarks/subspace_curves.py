@@ -1,29 +1,51 @@
-"""Curves as a small SVG picture, without any plotting library: one panel per budget, both axes logarithmic."""
+"""The error of noisy class means by the size of a subspace, and a plot of it: SVG, without any plotting library."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from dpdd.scenarios.benchmarks.subspace_report import Curve
 
 WIDTH, HEIGHT, MARGIN, TOP = 300, 240, 46, 44
 PREDICTED, MEASURED, PLAIN = "#888888", "#0b62a4", "#c0392b"
 
 
-def drawing(title: str, found: Sequence[Curve]) -> str:
-    """Measured curves in blue, predictions dashed; red is the error without a subspace, a ring the picked size."""
-    width, height = (WIDTH + MARGIN) * len(found) + MARGIN, HEIGHT + TOP + MARGIN
+@dataclass(frozen=True)
+class Curve:
+    """Errors for one budget: `predicted` and `measured` for each of `sizes`; `plain` is measured without a subspace."""
+
+    epsilon: float
+    sigma: float
+    sizes: tuple[int, ...]
+    predicted: tuple[float, ...]
+    measured: tuple[float, ...]
+    plain: float
+    picked: int
+
+    @property
+    def measured_best(self) -> int:
+        """The size with the least measured error."""
+        return self.sizes[self.measured.index(min(self.measured))]
+
+    def measured_at(self, size: int) -> float:
+        """The measured error of the size in the table that is nearest."""
+        return self.measured[min(range(len(self.sizes)), key=lambda index: abs(self.sizes[index] - size))]
+
+
+def plot(title: str, curves: Sequence[Curve]) -> str:
+    """One panel per budget, both axes logarithmic.
+
+    Measured curves in blue, predictions dashed; red is the error without a subspace, a ring the picked size.
+    """
+    width, height = (WIDTH + MARGIN) * len(curves) + MARGIN, HEIGHT + TOP + MARGIN
     legend = (
         "blue: measured; dashed: predicted from public facts; red: measured without a subspace; ring: the picked size"
     )
     parts = [_text(MARGIN, 16, title), _text(MARGIN, height - 4, legend)]
-    errors = [error for curve in found for error in (*curve.measured, *curve.predicted, curve.plain)]
+    errors = [error for curve in curves for error in (*curve.measured, *curve.predicted, curve.plain)]
     limits = min(errors), max(errors)
-    for number, curve in enumerate(found):
+    for number, curve in enumerate(curves):
         parts += _panel(curve, MARGIN + number * (WIDTH + MARGIN), limits)
     size = f'width="{width}" height="{height}"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="11">'

@@ -9,18 +9,18 @@ from torch import Tensor
 from torch.nn import functional
 
 from dpdd.common.data import benchmarks
-from dpdd.common.data.benchmarks import LabelledImages
-from dpdd.common.methods.matching import subspace
-from dpdd.common.methods.matching import synthesis as matching
+from dpdd.common.data.labelled_images import LabelledImages
+from dpdd.common.methods.base import RunDescription
+from dpdd.common.methods.matching import specification, subspace
+from dpdd.common.methods.matching.settings import MethodSettings
 from dpdd.common.methods.matching.signals import Draw, clipped
 from dpdd.common.methods.matching.subspace import Subspace
-from dpdd.common.methods.matching.synthesis import MethodSettings
 from dpdd.common.models.random_net import RandomNet
 from dpdd.common.privacy.accounting import calibrate
 from dpdd.common.privacy.sampling import sampled_event
 from dpdd.common.progress import Progress
 from dpdd.common.randomness import subseed
-from dpdd.scenarios.benchmarks.subspace_report import Curve
+from dpdd.scenarios.benchmarks.subspace_curves import Curve
 
 BATCH = 16
 
@@ -36,11 +36,11 @@ def curves(
 ) -> list[Curve]:
     """One curve for every (ε, δ)."""
     train = benchmarks.load(dataset, "train")
-    facts = {"classes": len(train.classes), "shape": train.shape, "seed": seed}
+    run = RunDescription(train.classes, train.shape, seed)
     noises = [calibrate(lambda sigma: sampled_event(sigma, settings.rate, settings.draws), *each) for each in budgets]
-    auxiliary = matching.auxiliary(settings, {}, train.shape, seed)
+    auxiliary = specification.auxiliary(settings, {}, run)
     whole = settings.model_copy(update={"dimensions": 0, "networks": networks})
-    signals = matching.signals(whole, auxiliary, **facts)  # type: ignore[arg-type]
+    signals = specification.signals(whole, auxiliary, run)
     sizes = _sizes(min(len(auxiliary) - 1, signals.settings.length))
     errors = torch.zeros(len(noises), len(sizes) + 1, dtype=torch.float64)
     for network in range(networks):
@@ -51,15 +51,15 @@ def curves(
         for column, space in enumerate(spaces):
             errors[:, column] += _errors(values, train, space, noises, settings.rate, trials, generator) / networks
             progress(f"sizes with network {network + 1}", column + 1, len(spaces))
-    found = []
+    measured_curves = []
     for index, ((epsilon, delta), noise) in enumerate(zip(budgets, noises, strict=True)):
         predicted = subspace.predict(signals.spectrum(0), noise, settings.rate * settings.records_per_class)
-        picked = matching.resolve(settings, epsilon=epsilon, delta=delta, **facts).dimensions  # type: ignore[arg-type]
+        picked = specification.resolve(settings, run, epsilon, delta).dimensions
         assert isinstance(picked, int)
         *measured, plain = errors[index].tolist()
         at_sizes = tuple(float(predicted[size - 1]) for size in sizes)
-        found.append(Curve(epsilon, noise, sizes, at_sizes, tuple(measured), plain, picked))
-    return found
+        measured_curves.append(Curve(epsilon, noise, sizes, at_sizes, tuple(measured), plain, picked))
+    return measured_curves
 
 
 def _sizes(most: int) -> tuple[int, ...]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,9 +19,10 @@ from dpdd.common.cli import Commands, table
 from dpdd.common.errors import ConfigError
 from dpdd.common.privacy.accounting import LARGEST_EPSILON
 from dpdd.common.progress import Console
+from dpdd.scenarios.benchmarks.subspace_curves import Curve, plot
 
 if TYPE_CHECKING:
-    from dpdd.common.methods.matching.synthesis import MethodSettings
+    from dpdd.common.methods.matching.settings import MethodSettings
 
 SEED = 0
 
@@ -49,32 +49,9 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("--quiet", action="store_true", help="no progress")
 
 
-@dataclass(frozen=True)
-class Curve:
-    """Errors for one budget: `predicted` and `measured` for each of `sizes`; `plain` is measured without a subspace."""
-
-    epsilon: float
-    sigma: float
-    sizes: tuple[int, ...]
-    predicted: tuple[float, ...]
-    measured: tuple[float, ...]
-    plain: float
-    picked: int
-
-    @property
-    def measured_best(self) -> int:
-        """The size with the least measured error."""
-        return self.sizes[self.measured.index(min(self.measured))]
-
-    def measured_at(self, size: int) -> float:
-        """The measured error of the size in the table that is nearest."""
-        return self.measured[min(range(len(self.sizes)), key=lambda index: abs(self.sizes[index] - size))]
-
-
 def _report(options: argparse.Namespace) -> None:
     from dpdd.common.config import validate
-    from dpdd.common.methods.matching.synthesis import MethodSettings
-    from dpdd.scenarios.benchmarks.curves import drawing
+    from dpdd.common.methods.matching.settings import MethodSettings
     from dpdd.scenarios.benchmarks.subspace_errors import curves
 
     names = ("draws", "rate", "records_per_class", "auxiliary_images", "width")
@@ -85,13 +62,13 @@ def _report(options: argparse.Namespace) -> None:
             raise ConfigError(f"epsilon lies in (0, {LARGEST_EPSILON:g}], not {epsilon:g}")
     console = Console(quiet=options.quiet)
     budgets = [(epsilon, options.delta) for epsilon in options.epsilon]
-    found = curves(options.dataset, settings, budgets, options.networks, options.trials, SEED, console)
-    print("\n".join(_lines(options, settings, found)))
+    measured = curves(options.dataset, settings, budgets, options.networks, options.trials, SEED, console)
+    print("\n".join(_lines(options, settings, measured)))
     if options.svg:
-        options.svg.write_text(drawing(f"{options.dataset}: squared error of a class mean", found))
+        options.svg.write_text(plot(f"{options.dataset}: squared error of a class mean", measured))
 
 
-def _lines(options: argparse.Namespace, settings: MethodSettings, found: Sequence[Curve]) -> Iterator[str]:
+def _lines(options: argparse.Namespace, settings: MethodSettings, curves: Sequence[Curve]) -> Iterator[str]:
     yield "The squared error of a class mean by the size d of the subspace. Predictions involve no record; measurements"
     yield f"are on {options.dataset}, for judging the rule: no silo would publish them."
     yield (
@@ -103,8 +80,8 @@ def _lines(options: argparse.Namespace, settings: MethodSettings, found: Sequenc
         f"networks: {options.networks}, trials: {options.trials}"
     )
     yield ""
-    header, rows = ["d"], [[str(size)] for size in found[0].sizes] + [["no subspace"]]
-    for curve in found:
+    header, rows = ["d"], [[str(size)] for size in curves[0].sizes] + [["no subspace"]]
+    for curve in curves:
         header += [f"ε = {curve.epsilon:g}: predicted", "measured"]
         pairs = zip(curve.predicted, curve.measured, strict=True)
         for row, pair in zip(rows, [*pairs, (None, curve.plain)], strict=True):
@@ -122,6 +99,6 @@ def _lines(options: argparse.Namespace, settings: MethodSettings, found: Sequenc
                 str(curve.measured_best),
                 f"{min(curve.measured):.2f}",
             ]
-            for curve in found
+            for curve in curves
         ],
     )

@@ -1,1 +1,1 @@
-"""Making the small public dataset that is shipped."""
+"""Building the small public dataset that is shipped."""

@@ -11,7 +11,6 @@ Fashion-MNIST is under the MIT licence, see `data/FASHION-MNIST-LICENSE.txt`.
 
 from __future__ import annotations
 
-import argparse
 import io
 import sys
 import zipfile
@@ -21,8 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dpdd.common.data import benchmarks
-from dpdd.common.errors import DataError, DpddError
+from dpdd.common.errors import DataError
 from dpdd.common.files.untrusted import shown
+from dpdd.scenarios import rebuild
 
 PER_CLASS: dict[benchmarks.Split, int] = {"train": 2400, "test": 400}
 SLICE = Path(benchmarks.__file__).parent / "fashion-slice.npz"
@@ -38,9 +38,9 @@ def first_of_each_class(labels: npt.NDArray[np.int64], count: int) -> npt.NDArra
     """
     classes = np.unique(labels)
     positions = [np.flatnonzero(labels == label)[:count] for label in classes]
-    short = [int(label) for label, found in zip(classes, positions, strict=True) if len(found) < count]
-    if short:
-        raise DataError(f"class {short[0]} of fashion-mnist has fewer than {count} images; use the full dataset")
+    too_small = [int(label) for label, own in zip(classes, positions, strict=True) if len(own) < count]
+    if too_small:
+        raise DataError(f"class {too_small[0]} of fashion-mnist has fewer than {count} images; use the full dataset")
     return np.sort(np.concatenate(positions))
 
 
@@ -80,21 +80,16 @@ def check(path: Path) -> None:
             raise DataError(f"{shown(path)}: its {split} split is not what fashion-mnist gives; build it again")
 
 
+def write(path: Path) -> None:
+    """Cut the slice and save it."""
+    path.write_bytes(pack(arrays()))
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Write or check the slice; the return value is the process's exit code."""
-    parser = argparse.ArgumentParser(prog="make_fashion_slice", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--output", type=Path, default=SLICE, help="the file to write or check")
-    parser.add_argument("--check", action="store_true", help="compare the file with a rebuild, write nothing")
-    options = parser.parse_args(arguments)
-    try:
-        if options.check:
-            check(options.output)
-        else:
-            options.output.write_bytes(pack(arrays()))
-    except DpddError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
-    return 0
+    return rebuild.main(
+        arguments, program="make_fashion_slice", description=__doc__, output=SLICE, write=write, check=check
+    )
 
 
 if __name__ == "__main__":

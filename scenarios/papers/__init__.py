@@ -1,1 +1,1 @@
-"""The papers' tables beside our own rows."""
+"""Reproduction: the papers' tables beside our own rows."""

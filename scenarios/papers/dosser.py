@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from dpdd.common.cli import table
 from dpdd.common.errors import ConfigError
-from dpdd.scenarios.papers.reproduce import Cell, Outcome, Outcomes, spread
+from dpdd.scenarios.papers.base import Cell, Outcome, Outcomes, kilobytes_per_silo, spread, stated_epsilon
 
 TABLE_1 = (
     ("DM without privacy", "97.8", "99.2", "84.6", "88.7", "52.1", "60.6"),
@@ -80,15 +80,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def cells(options: argparse.Namespace) -> list[Cell]:
     """One per row, ε and set size; only the first set size asks the silos, the others start from the same releases."""
-    found: list[Cell] = []
+    planned: list[Cell] = []
     for row, epsilon in _lines(options):
         for images in options.images_per_class:
             earlier = [_key(name, epsilon, options.images_per_class[0]) for name in (row.like, row.key)]
-            like = next((cell.key for cell in found if cell.key in earlier), "")
+            like = next((cell.key for cell in planned if cell.key in earlier), "")
             title = f"{row.title}, ε = {epsilon:g}, {images} images per class"
             key, scenario = _key(row.key, epsilon, images), _scenario(row, epsilon, images, options)
-            found.append(Cell(key, title, scenario, like))
-    return found
+            planned.append(Cell(key, title, scenario, like))
+    return planned
 
 
 def report(options: argparse.Namespace, outcomes: Outcomes) -> Iterator[str]:
@@ -98,8 +98,9 @@ def report(options: argparse.Namespace, outcomes: Outcomes) -> Iterator[str]:
     yield ""
     rows = []
     for row, epsilon in _lines(options):
-        found = [outcomes[_key(row.key, epsilon, images)] for images in options.images_per_class]
-        rows.append([row.title, _honest(found[0]), *map(_accuracy, found), _kilobytes(found[0]), _minutes(found)])
+        by_size = [outcomes[_key(row.key, epsilon, images)] for images in options.images_per_class]
+        ours = [row.title, stated_epsilon(by_size[0]), *map(_accuracy, by_size)]
+        rows.append([*ours, kilobytes_per_silo(by_size[0]), _minutes(by_size)])
     sizes = [f"IPC {images}" for images in options.images_per_class]
     yield table(["ours, measured now", "ε", *sizes, "kB per silo", "minutes"], rows)
     yield ""
@@ -124,22 +125,13 @@ def _key(row: str, epsilon: float, images: int) -> str:
     return f"{row}-{epsilon:g}-{images}"
 
 
-def _honest(found: Sequence[Outcome]) -> str:
-    """What the releases say that they cost."""
-    return "∞" if found[0].epsilon is None else f"{found[0].epsilon:g}"
+def _accuracy(outcomes: Sequence[Outcome]) -> str:
+    return spread([outcome.accuracy.get("convnet") for outcome in outcomes])
 
 
-def _accuracy(found: Sequence[Outcome]) -> str:
-    return spread([outcome.accuracy.get("convnet") for outcome in found])
-
-
-def _kilobytes(found: Sequence[Outcome]) -> str:
-    return f"{max(outcome.bytes_per_silo for outcome in found) / 1000.0:,.1f}"
-
-
-def _minutes(found: Sequence[Sequence[Outcome]]) -> str:
+def _minutes(by_size: Sequence[Sequence[Outcome]]) -> str:
     """Of all set sizes together, for one seed."""
-    return f"{sum(outcomes[0].seconds for outcomes in found) / 60.0:.1f}"
+    return f"{sum(outcomes[0].seconds for outcomes in by_size) / 60.0:.1f}"
 
 
 def _pairs(words: Sequence[str]) -> dict[str, str]:

@@ -4,7 +4,8 @@ Our rows are runs of the real system (`simulator.simulate`), each in a folder of
 second call only does what is missing. Figures of the paper are copied from it and marked as such; datasets, networks
 and budgets differ, so the rows are to be read side by side, not subtracted.
 
-A paper is a module with `add_options`, `cells` (the settings to run, each a scenario) and `report` (the tables).
+A paper is a module with `add_options`, `cells` (the settings to run, each a scenario) and `report` (the tables), and an
+entry in `PAPERS`.
 """
 
 from __future__ import annotations
@@ -12,72 +13,29 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import statistics
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from dpdd.common.cli import Commands
 from dpdd.common.progress import Console
+from dpdd.scenarios.papers import dosser, sps
+from dpdd.scenarios.papers.base import Cell, Outcome, Paper, spread
 
-Options = argparse.Namespace
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One setting: a scenario, for which `{seed}` is still to be filled in.
-
-    `like` is the key of an earlier cell that asks the same of the same silos: its releases are used again.
-    """
-
-    key: str
-    title: str
-    scenario: str
-    like: str = ""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What one run of a cell gave: accuracies by learner, the silos' ε, the bytes that the largest release(s) had."""
-
-    accuracy: Mapping[str, float]
-    epsilon: float | None
-    bytes_per_silo: int
-    seconds: float
-
-
-Outcomes = Mapping[str, Sequence[Outcome]]
-"""Of every cell, by its key: one per seed."""
-
-
-class Paper(Protocol):
-    """What a paper's module provides."""
-
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Options of its own."""
-
-    def cells(self, options: Options) -> list[Cell]:
-        """The settings to run."""
-
-    def report(self, options: Options, outcomes: Outcomes) -> Iterator[str]:
-        """Our rows and the paper's."""
+LEARNERS = ("convnet", "teacher")
+PAPERS: Mapping[str, Paper] = {"sps": sps, "dosser": dosser}
 
 
 def add_to(commands: Commands) -> None:
     """Add the command."""
-    from dpdd.scenarios.papers import dosser as paper_dosser
-    from dpdd.scenarios.papers import sps as paper_sps
-
-    papers: dict[str, Paper] = {"sps": paper_sps, "dosser": paper_dosser}
     parser = commands.add(
         "reproduce",
-        lambda options: _reproduce(papers[options.paper], options),
+        lambda options: _reproduce(PAPERS[options.paper], options),
         "print a paper's tables beside our own rows",
         "Runs every setting once per seed; what is in the folder already is not run again.",
     )
-    choice = parser.add_subparsers(dest="paper", metavar="PAPER", required=True, help="sps or dosser")
-    for name, paper in papers.items():
+    choice = parser.add_subparsers(dest="paper", metavar="PAPER", required=True, help=" or ".join(PAPERS))
+    for name, paper in PAPERS.items():
         options = choice.add_parser(name, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
         options.add_argument("--dataset", default="fashion-slice", help="what the silos hold")
         options.add_argument("--seeds", type=int, default=3, metavar="N", help="runs per setting")
@@ -86,19 +44,18 @@ def add_to(commands: Commands) -> None:
         paper.add_options(options)
 
 
-def _reproduce(paper: Paper, options: Options) -> None:
+def _reproduce(paper: Paper, options: argparse.Namespace) -> None:
     console = Console(quiet=options.quiet)
     folder: Path = options.out or Path("runs") / f"reproduce-{options.paper}"
     outcomes: dict[str, list[Outcome]] = {}
     for cell in paper.cells(options):
         outcomes[cell.key] = [_measure(cell, seed, folder, console) for seed in range(options.seeds)]
-        found = {name: spread([outcome.accuracy.get(name) for outcome in outcomes[cell.key]]) for name in LEARNERS}
-        console.say(f"{cell.title}: " + ", ".join(f"{name} {value} %" for name, value in found.items() if value != "–"))
+        accuracy = {name: spread([outcome.accuracy.get(name) for outcome in outcomes[cell.key]]) for name in LEARNERS}
+        console.say(
+            f"{cell.title}: " + ", ".join(f"{name} {value} %" for name, value in accuracy.items() if value != "–")
+        )
     print("\n".join(paper.report(options, outcomes)))
     print("\nNoise came from seeds, so that this can be repeated: it protects nobody.")
-
-
-LEARNERS = ("convnet", "teacher")
 
 
 def _measure(cell: Cell, seed: int, folder: Path, console: Console) -> Outcome:
@@ -136,15 +93,3 @@ def _bytes_per_silo(home: Path) -> int:
         silo = path.parents[2].name
         sizes[silo] = sizes.get(silo, 0) + path.stat().st_size
     return max(sizes.values(), default=0)
-
-
-def spread(values: Sequence[float | None]) -> str:
-    """Mean and deviation in %.
-
-    >>> spread([0.811, 0.815]), spread([0.5]), spread([None])
-    ('81.3 ± 0.3', '50.0', '–')
-    """
-    known = [100.0 * value for value in values if value is not None]
-    if not known:
-        return "–"
-    return f"{statistics.fmean(known):.1f}" + (f" ± {statistics.stdev(known):.1f}" if len(known) > 1 else "")

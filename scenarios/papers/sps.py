@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dpdd.common.cli import table
-from dpdd.scenarios.papers.reproduce import Cell, Outcomes, spread
+from dpdd.scenarios.papers.base import Cell, Outcomes, kilobytes_per_silo, spread, stated_epsilon
 
 PRINTED = (
     ("CIFAR-10, one curator, SPS+ (one WRN-34-10)", "1", "95.5"),
@@ -73,11 +73,9 @@ def report(options: argparse.Namespace, outcomes: Outcomes) -> Iterator[str]:
     yield ""
     rows = []
     for number, setting in enumerate(SETTINGS):
-        found = outcomes[str(number)]
-        scores = [spread([outcome.accuracy.get(learner) for outcome in found]) for learner in ("convnet", "teacher")]
-        epsilon = "∞" if found[0].epsilon is None else f"{found[0].epsilon:g}"
-        size = max(outcome.bytes_per_silo for outcome in found) / 1000.0
-        rows.append([setting.title, epsilon, *scores, f"{size:,.1f}"])
+        runs = outcomes[str(number)]
+        scores = [spread([outcome.accuracy.get(learner) for outcome in runs]) for learner in ("convnet", "teacher")]
+        rows.append([setting.title, stated_epsilon(runs), *scores, kilobytes_per_silo(runs)])
     yield table(["ours, measured now", "ε", "ConvNet from scratch", "teacher in the releases", "kB per silo"], rows)
     yield ""
     yield table(["the paper, as printed", "ε", "fine-tuned public network"], [list(row) for row in PRINTED])
@@ -113,5 +111,5 @@ steps = 80
 runs = 1
 width = 32
 steps = {options.steps}
-lessons = 5000
+augmentations = 5000
 """

@@ -1,4 +1,4 @@
-"""Flower's own simulation: the silos' ClientApp runs in Ray actors, the ServerApp in this process.
+"""Flower's own simulation engine: the silos' ClientApp runs in Ray actors, the ServerApp in this process.
 
 Ray has no authentication and, left to itself, listens on every interface. So it starts only when somebody asked for it,
 on 127.0.0.1 and without reporting usage. With `RAY_ADDRESS` set, that cluster is used: its machines must see the run's
@@ -13,7 +13,6 @@ import os
 import time
 from collections.abc import Sequence
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from dpdd.common import flower as _flower  # noqa: F401  (first: it turns Flower's telemetry off)
@@ -25,28 +24,17 @@ from flwr.serverapp import Grid, ServerApp
 
 from dpdd.common.errors import ConfigError, DpddError
 from dpdd.common.progress import Console
-from dpdd.common.synthesis.runner import SynthesisRunner
-from dpdd.scenarios.simulator.simulate import run_config, set_up
-from dpdd.server.app import make_app
-from dpdd.server.run.roster import Roster
-from dpdd.server.run.scenario import Scenario
+from dpdd.scenarios.simulator.simulation import Simulation
+from dpdd.server.app import make_app, run_config
 
 STARTING = 120.0
 
 
-def run(
-    name: str,
-    scenario: Scenario,
-    folder: Path,
-    console: Console,
-    *,
-    noise_seed: int | None = None,
-    runner: SynthesisRunner | None = None,
-) -> dict[str, Any]:
+def run(simulation: Simulation) -> dict[str, Any]:
     """Set up the silos (once), and run the apps on Ray; what `metrics.json` holds."""
     if find_spec("ray") is None:
         raise ConfigError("the engine ray needs Ray, which is not installed; `pip install 'dpdd[ray]'` installs it")
-    if scenario.continual or scenario.privacy.epsilons:
+    if simulation.scenario.continual or simulation.scenario.privacy.epsilons:
         raise ConfigError(
             "tasks and different ε per silo need an engine that knows which node is which silo; ray does not: "
             "choose in-process or exchange"
@@ -54,18 +42,19 @@ def run(
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     from flwr.simulation import run_simulation
 
-    silos = set_up(scenario, folder, console, noise_seed)
-    Roster({silo.settings.name: silo.public_key for silo in silos}).save(folder / "silos.json")
-    (folder / "metrics.json").unlink(missing_ok=True)  # of an earlier run: if this one fails, that must be seen
+    silos, results = simulation.set_up(), simulation.folder / "metrics.json"
+    results.unlink(missing_ok=True)  # of an earlier run: if this one fails, that must be seen
     local: dict[str, Any] = {} if "RAY_ADDRESS" in os.environ else {"_node_ip_address": "127.0.0.1"}
     logging.getLogger("flwr").setLevel(logging.ERROR)
     run_simulation(
-        server_app=_server_app(console, run_config(name, folder, runner or SynthesisRunner()), len(silos)),
+        server_app=_server_app(
+            simulation.console, run_config(simulation.source, simulation.folder, simulation.runner), len(silos)
+        ),
         client_app=_client_app([str(silo.folder.resolve()) for silo in silos]),
         num_supernodes=len(silos),
         backend_config={"init_args": local, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
     )
-    metrics: dict[str, Any] = json.loads((folder / "metrics.json").read_text())
+    metrics: dict[str, Any] = json.loads(results.read_text())
     return metrics
 
 

@@ -1,10 +1,11 @@
-"""A Flower `Grid` in one process: every message goes straight to the real `ClientApp`, a few silos at a time."""
+"""The engine in one process: a Flower `Grid` that hands every message straight to the real `ClientApp`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from dpdd.common import flower as _flower  # noqa: F401  (first: it turns Flower's telemetry off)
 
@@ -12,7 +13,27 @@ from dpdd.common import flower as _flower  # noqa: F401  (first: it turns Flower
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from dpdd.client.app import make_app as client_app
+from dpdd.client.silo import Silo
+from dpdd.common.progress import Console, Progress
+from dpdd.scenarios.simulator.simulation import Simulation
+from dpdd.server.app import run_on
 from dpdd.server.transport.silo_grid import COORDINATOR, SiloGrid
+
+
+def run(simulation: Simulation) -> dict[str, Any]:
+    """Set up the silos (once), and run both apps in this process; what `metrics.json` holds."""
+    grid = grid_of(simulation.set_up(), simulation.console)
+    return run_on(grid, simulation.source, simulation.folder, simulation.runner, simulation.console)
+
+
+def grid_of(silos: Iterable[Silo], console: Console) -> InProcessGrid:
+    """A grid with these silos; what one of them does is shown with its name."""
+
+    def named(silo: str) -> Progress:
+        return lambda what, done, of: console(f"{silo}: {what}", done, of)
+
+    return InProcessGrid.of(client_app(named), [silo.folder for silo in silos])
 
 
 class InProcessGrid(SiloGrid):

@@ -1,4 +1,4 @@
-"""The true system on one machine: a coordinator and silos as processes of their own, mutual TLS on loopback.
+"""The exchange on one machine: a coordinator and silos as processes of their own, mutual TLS on loopback.
 
 The server and every silo run their installed commands, exactly as they would on machines of their own, with
 certificates that the coordinator's authority signed.
@@ -20,10 +20,7 @@ from typing import Any
 from dpdd.client.transport.join import join
 from dpdd.common.errors import DpddError
 from dpdd.common.progress import Console
-from dpdd.common.synthesis.runner import SynthesisRunner
-from dpdd.scenarios.simulator.simulate import set_up
-from dpdd.server.run.roster import Roster
-from dpdd.server.run.scenario import Scenario
+from dpdd.scenarios.simulator.simulation import Simulation
 from dpdd.server.transport.coordinator import Coordinator
 
 STARTING = 120.0
@@ -31,23 +28,13 @@ _LAST_WORDS = 12
 _ONE_LINE = threading.Lock()
 
 
-def run(
-    name: str,
-    scenario: Scenario,
-    folder: Path,
-    console: Console,
-    *,
-    noise_seed: int | None = None,
-    deadline_minutes: float | None = None,
-    runner: SynthesisRunner | None = None,
-) -> dict[str, Any]:
+def run(simulation: Simulation) -> dict[str, Any]:
     """Set up the silos (once), then run `dpdd-server` and a `dpdd-client` per silo; what `metrics.json` holds.
 
     Whatever happens, also Ctrl-C, every process that was started here is stopped before this returns.
     """
-    runner = runner or SynthesisRunner()
-    silos = set_up(scenario, folder, console, noise_seed)
-    Roster({silo.settings.name: silo.public_key for silo in silos}).save(folder / "silos.json")
+    folder, runner = simulation.folder, simulation.runner
+    silos = simulation.set_up()
     coordinator = Coordinator.initialise(folder / "coordinator")
     try:
         known = {entry.name: entry for entry in coordinator.registry.silos()}
@@ -63,11 +50,10 @@ def run(
     finally:
         coordinator.close()
     (folder / "metrics.json").unlink(missing_ok=True)
-    processes = Processes(console)
+    processes = Processes(simulation.console)
     try:
-        command = ["dpdd.server.cli", "run", name, "--coordinator", str(folder / "coordinator"), "--out", str(folder)]
-        command += ["--port", "0", "--join-port", "0"]
-        command += [] if deadline_minutes is None else ["--deadline-minutes", str(deadline_minutes)]
+        command = ["dpdd.server.cli", "run", simulation.source, "--coordinator", str(folder / "coordinator")]
+        command += ["--out", str(folder), "--port", "0", "--join-port", "0"]
         command += ["--device", runner.device]
         command += [] if runner.workers is None else ["--workers", str(runner.workers)]
         server = processes.start("server", command)
@@ -173,8 +159,8 @@ def _where(serving: Path, server: Process) -> dict[str, Any]:
         if server.code is not None:
             raise DpddError(f"the server did not start: {server.words()}")
         try:
-            found: dict[str, Any] = json.loads(serving.read_text())
-            return found
+            address: dict[str, Any] = json.loads(serving.read_text())
+            return address
         except (OSError, ValueError):
             time.sleep(0.05)
     raise DpddError(f"the server did not start within {STARTING:g} s: {server.words()}")

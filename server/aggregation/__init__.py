@@ -1,1 +1,1 @@
-"""From the releases of several silos to one: sums, sums weighed by precision, unions of sets."""
+"""From the releases of several silos to one: sums (plain, or weighed by precision), and unions of distilled sets."""

@@ -1,7 +1,4 @@
-"""From releases to statistics. Adding a late silo costs no privacy.
-
-`sum` adds sums, in exact integers: unbiased for the union of the records, whatever the silos hold; noise variances
-add, so a silo with a small ε spoils the total for everybody.
+"""Aggregation by `precision`: silos are weighed by their noise and size (inverse-variance weighting).
 
 `precision` assumes that silos look alike, and gives the common means with the least variance. Silo s has in row r (a
 class, or a group of classes) a noisy sum Y_s over n_s records, noise σ_s in every entry. Its mean Y_s / n_s has the
@@ -29,54 +26,28 @@ unless the lost silos together have a count that is not: many small silos count.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdd.common.errors import ConfigError, IntegrityError
-from dpdd.common.privacy.clipping import FIXED_POINT_ONE, Layout, Segment
+from dpdd.common.errors import ConfigError
+from dpdd.common.privacy.clipping import Layout, Segment
 from dpdd.common.privacy.privatise import in_units
-from dpdd.common.synthesis.statistics import Statistics, lost_in_noise, noise_in
-from dpdd.common.wire.quantise import dequantise
+from dpdd.common.synthesis.statistics import Statistics, lost_in_noise
 from dpdd.common.wire.release import Release
+from dpdd.server.aggregation.base import check_releases, noise_of, released_arrays
 
 Floats = NDArray[np.float64]
 
 
-def aggregate(
-    releases: Sequence[Release], layout: Layout, rule: Literal["sum", "precision"], weight: float | None
-) -> Statistics:
-    """The statistics of all silos by `rule`; `weight` is what a record weighs in the method's counts, if it has any."""
-    if rule == "sum":
-        return add_up(releases, layout, weight)
-    if weight is None:
-        raise ConfigError("this method releases no class counts, so its sums cannot be weighed by precision")
-    return by_precision(releases, layout, weight)
-
-
-def add_up(releases: Sequence[Release], layout: Layout, count_weight: float | None = None) -> Statistics:
-    """The plain sum over silos: unbiased for the union of their records."""
-    _check(releases, layout)
-    totals: dict[str, NDArray[np.int64]] = {}
-    reach: dict[str, int] = {}
-    for release in releases:
-        for name, array in _arrays(release, layout, count_weight).items():
-            reach[name] = reach.get(name, 0) + max(int(array.max(initial=0)), -int(array.min(initial=0)))
-            if reach[name] >= 1 << 63:  # far beyond any noise, and integers would wrap around
-                raise IntegrityError(f"silo {release.silo} sent sums {name!r} that are too large to add up")
-            totals[name] = totals[name] + array if name in totals else array.astype(np.int64)
-    noise = math.sqrt(math.fsum(noise_of(release) ** 2 for release in releases))
-    return Statistics({name: in_units(total) for name, total in totals.items()}, noise, len(releases))
-
-
-def by_precision(releases: Sequence[Release], layout: Layout, count_weight: float) -> Statistics:
+def by_precision(releases: Sequence[Release], layout: Layout, count_weight: float | None) -> Statistics:
     """The sums whose means have the least variance when silos look alike; the derivation is at the top."""
-    _check(releases, layout)
-    found = [_arrays(release, layout, count_weight) for release in releases]
-    sums = [{name: in_units(array) for name, array in arrays.items()} for arrays in found]
+    if count_weight is None:
+        raise ConfigError("this method releases no class counts, so its sums cannot be weighed by precision")
+    check_releases(releases, layout)
+    released = [released_arrays(release, layout, count_weight) for release in releases]
+    sums = [{name: in_units(array) for name, array in arrays.items()} for arrays in released]
     return combine(sums, [noise_of(release) for release in releases], layout, count_weight)
 
 
@@ -125,42 +96,6 @@ def precision_weights(counts: Floats, sigma: Floats, count_noise: Floats, sampli
         noise > 0.0, np.sqrt(variance.sum()) / np.where(noise > 0.0, noise, 1.0), 1.0 / average
     )
     return scaled
-
-
-def check_layout(release: Release, layout: Layout) -> None:
-    """IntegrityError unless the release has exactly the arrays that were asked for."""
-    expected = {segment.name: (segment.rows, segment.width) for segment in layout.segments}
-    arrays = dequantise(release.arrays)
-    found = {name: array.shape for name, array in arrays.items()}
-    types = {name: str(array.dtype) for name, array in arrays.items()}
-    if found != expected or set(types.values()) != {"int64"}:
-        raise IntegrityError(
-            f"silo {release.silo} sent arrays {found} of types {types}, asked for were {expected} in 64-bit integers, "
-            "or in 16 bits with a proper step"
-        )
-
-
-def noise_of(release: Release) -> float:
-    """Standard deviation of the noise in each entry of a release, in units of the clip norm."""
-    return noise_in(release.event)
-
-
-def _check(releases: Sequence[Release], layout: Layout) -> None:
-    if not releases:
-        raise IntegrityError("there is no release to aggregate")
-    for release in releases:
-        check_layout(release, layout)
-
-
-def _arrays(release: Release, layout: Layout, count_weight: float | None) -> Mapping[str, NDArray]:
-    """The released arrays, with the exact counts where the silo's operator declared them public."""
-    arrays = dequantise(release.arrays)
-    if not release.public_counts or count_weight is None or "count" not in arrays:
-        return arrays
-    if len(release.public_counts) != layout.classes:
-        raise IntegrityError(f"silo {release.silo} declares {len(release.public_counts)} counts, not {layout.classes}")
-    exact = np.rint(np.asarray(release.public_counts, dtype=np.float64)[:, None] * count_weight * FIXED_POINT_ONE)
-    return {**arrays, "count": exact.astype(np.int64)}
 
 
 def _members(segment: Segment, classes: int) -> Floats:

@@ -52,27 +52,27 @@ def opened(release: Release, request: ReleaseRequest) -> DistilledSet:
 
 def union(distilled: Sequence[DistilledSet], images_per_class: int) -> LabelledSet:
     """All sets as one of at most `images_per_class` images of each class; DpddError when none has an image."""
-    sets = [each.made for each in distilled]
+    sets = [each.dataset for each in distilled]
     if not sum(map(len, sets)):
         raise DpddError("no silo's set has an image: every class was lost in noise")
-    if len({made.classes for made in sets}) != 1 or len({made.soft is None for made in sets}) != 1:
+    if len({each.classes for each in sets}) != 1 or len({each.soft is None for each in sets}) != 1:
         raise IntegrityError("the silos' sets do not agree on their classes, or only some have soft labels")
     counts = _counts(distilled)
-    images = np.concatenate([made.images for made in sets])
-    labels = np.concatenate([made.labels for made in sets])
-    starts = np.cumsum([0, *(len(made) for made in sets[:-1])])
+    images = np.concatenate([each.images for each in sets])
+    labels = np.concatenate([each.labels for each in sets])
+    starts = np.cumsum([0, *(len(each) for each in sets[:-1])])
     picked: list[int] = []
     for label in range(len(sets[0].classes)):
-        members = [start + np.flatnonzero(made.labels == label) for start, made in zip(starts, sets, strict=True)]
+        members = [start + np.flatnonzero(each.labels == label) for start, each in zip(starts, sets, strict=True)]
         for silo, number in enumerate(seats(counts[:, label], [len(each) for each in members], images_per_class)):
             picked += members[silo][:number].tolist()
     images, labels = images[picked], labels[picked]
     teacher = _teacher(sets, counts)
-    soft = np.concatenate([made.soft for made in sets])[picked] if sets[0].soft is not None else None  # type: ignore[arg-type]
-    made = LabelledSet(images, labels, sets[0].classes, soft, teacher)
+    soft = np.concatenate([each.soft for each in sets])[picked] if sets[0].soft is not None else None  # type: ignore[arg-type]
+    joined = LabelledSet(images, labels, sets[0].classes, soft, teacher)
     if teacher is None or soft is None:
-        return made
-    return replace(made, soft=teacher.probabilities(made.as_torch().tensors[0]).numpy())
+        return joined
+    return replace(joined, soft=teacher.probabilities(joined.as_torch().tensors[0]).numpy())
 
 
 def seats(votes: NDArray[np.float64], most: Sequence[int], count: int) -> list[int]:
@@ -95,8 +95,8 @@ def seats(votes: NDArray[np.float64], most: Sequence[int], count: int) -> list[i
 def _counts(distilled: Sequence[DistilledSet]) -> NDArray[np.float64]:
     """Noisy records (silos, classes); all count the same where some silo's method released no counts."""
     counts = [each.counts for each in distilled]
-    if any(found is None for found in counts):
-        return np.ones((len(distilled), len(distilled[0].made.classes)))
+    if any(row is None for row in counts):
+        return np.ones((len(distilled), len(distilled[0].dataset.classes)))
     return np.stack(counts).astype(np.float64)  # type: ignore[arg-type]
 
 
@@ -104,5 +104,5 @@ def _teacher(sets: Sequence[LabelledSet], counts: NDArray[np.float64]) -> Teache
     """One classifier of the teachers of the silos that sent one."""
     from dpdd.common.synthesis.teacher import united
 
-    teachers = [(made.teacher, row) for made, row in zip(sets, counts, strict=True) if made.teacher is not None]
+    teachers = [(each.teacher, row) for each, row in zip(sets, counts, strict=True) if each.teacher is not None]
     return united([teacher for teacher, _ in teachers], np.stack([row for _, row in teachers])) if teachers else None

@@ -6,16 +6,18 @@ ever: nothing of an earlier task is asked for again, and what a network loses on
 lost data.
 
 Where the method's releases contain a classifier, those of all tasks contain one for all classes (`joint_teacher` of its
-public half). It labels lessons for the networks, and is saved with the joined set.
+public half). It labels augmentations for the networks, and is saved with the joined set.
 
 Row t of a matrix of accuracies is about what was learnt after task t; column j is the share of right answers to the
-test images of task j, with all classes seen so far to choose from. Everything is trained once per step.
+test images of task j, with all classes seen so far to choose from. Everything is trained once per step. Metrics other
+than accuracy are measured after the last task, over all classes.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,51 +28,64 @@ from dpdd.common import flower as _flower  # noqa: F401  (first: it turns Flower
 from flwr.serverapp import Grid
 
 from dpdd.common.data import benchmarks
-from dpdd.common.data.benchmarks import LabelledImages
+from dpdd.common.data.labelled_images import LabelledImages
 from dpdd.common.errors import ConfigError
+from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.registry import method
 from dpdd.common.models.backbone import Backbone
 from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.common.synthesis.teacher import Teacher
-from dpdd.server.evaluation import public_network
-from dpdd.server.evaluation.convnet import Accuracy, accuracy
+from dpdd.server.evaluation.base import Score
+from dpdd.server.evaluation.scoring import ACCURACY, described, logits_of, measured, train_learners
 from dpdd.server.run.pipeline import Run, Stage
+from dpdd.server.run.public_backbone import public_backbone
 from dpdd.server.run.requests import request_groups
 from dpdd.server.run.scenario import task_of
 
 Matrix = Sequence[Sequence[float]]
 
 
+@dataclass(frozen=True)
+class TaskScores:
+    """Scores of one learner after a task: its accuracy on each task so far, and all metrics over all classes seen."""
+
+    accuracy: Sequence[Score]
+    overall: Mapping[str, Score]
+
+
 def learn(run: Run, grid: Grid) -> dict[str, Any]:
     """Run all tasks of a continual scenario; what `metrics.json` holds, with a part `continual`."""
     scenario = run.scenario
     assert scenario.continual is not None
-    public = public_network.public_backbone(scenario)
+    public = public_backbone(scenario)
     test = benchmarks.load(scenario.data.dataset, "test")
     tasks = scenario.continual.split(test.classes)
     silos = _silos_by_task(run, len(tasks))
     stages: list[list[Stage]] = []
     sets: list[LabelledSet] = []
-    scores: list[dict[str, list[Accuracy]]] = []
+    steps: list[dict[str, TaskScores]] = []
     with run.store() as store:
         for number, classes in enumerate(tasks, start=1):
             run.console.say(f"task {number} of {len(tasks)}: {', '.join(classes)}")
             stages.append(run.gather(grid, request_groups(scenario, silos[number], classes), store))
-            sets.append(run.synthesise(stages[-1]))
-            made = join(sets, _teacher(sets, stages))
+            product = run.synthesise(stages[-1])
+            if not isinstance(product, LabelledSet):
+                raise ConfigError(f"{scenario.method.name} makes a model, and continual learning joins datasets")
+            sets.append(product)
+            joined = join(sets, _teacher(sets, stages))
             if scenario.evaluation.runs:
                 with run.phase("evaluation"):
-                    scores.append(_scores(run, made, public, test, tasks[:number]))
+                    steps.append(_score(run, joined, public, test, tasks[:number]))
         sizes = [len(of_classes(test, task)) for task in tasks]
-        learners = {name: [step[name] for step in scores] for name in (scores[-1] if scores else ())}
-        final = {
-            name: Accuracy(tuple(np.average([score.runs for score in rows[-1]], axis=0, weights=sizes).tolist()))
-            for name, rows in learners.items()
-        }
-        figures = {name: summary([[s.mean for s in row] for row in rows], sizes) for name, rows in learners.items()}
+        final, figures = {}, {}
+        for name in steps[-1] if steps else ():
+            rows = [step[name].accuracy for step in steps]
+            accuracy = Score(tuple(np.average([score.runs for score in rows[-1]], axis=0, weights=sizes).tolist()))
+            final[name] = {**steps[-1][name].overall, ACCURACY: accuracy}
+            figures[name] = summary([[score.mean for score in row] for row in rows], sizes)
         return run.finish(
-            made,
-            public_network.described(final, made, scenario.evaluation, public),
+            joined,
+            described(final, joined, scenario.evaluation, public),
             [stage for task in stages for stage in task],
             store,
             continual={"tasks": [list(task) for task in tasks], "learners": figures},
@@ -83,8 +98,8 @@ def summary(matrix: Matrix, sizes: Sequence[int]) -> dict[str, Any]:
     `seen`: accuracy on all classes seen, after each task. `average`: of the last network over tasks. `forgetting`:
     how much an earlier task was better at its best than it is at the end, on average.
 
-    >>> found = summary([[0.9], [0.7, 0.8]], [100, 300])
-    >>> [round(value, 3) for value in found["seen"]], round(found["average"], 3), round(found["forgetting"], 3)
+    >>> figures = summary([[0.9], [0.7, 0.8]], [100, 300])
+    >>> [round(value, 3) for value in figures["seen"]], round(figures["average"], 3), round(figures["forgetting"], 3)
     ([0.9, 0.775], 0.75, 0.2)
     """
     last = matrix[-1]
@@ -112,17 +127,17 @@ def join(sets: Sequence[LabelledSet], teacher: Teacher | None = None) -> Labelle
     Soft labels stay what each set's own teacher gave them, with no chance for the classes of other sets: an image's
     task is known. `teacher` is one for all classes.
     """
-    starts = np.cumsum([0, *(len(made.classes) for made in sets[:-1])])
-    labels = [start + made.labels for start, made in zip(starts, sets, strict=True)]
-    classes = tuple(name for made in sets for name in made.classes)
+    starts = np.cumsum([0, *(len(each.classes) for each in sets[:-1])])
+    labels = [start + each.labels for start, each in zip(starts, sets, strict=True)]
+    classes = tuple(name for each in sets for name in each.classes)
     soft = None
-    if all(made.soft is not None for made in sets):
+    if all(each.soft is not None for each in sets):
         soft = np.zeros((sum(map(len, sets)), len(classes)), dtype=np.float32)
         row = 0
-        for start, made in zip(starts, sets, strict=True):
-            soft[row : row + len(made), start : start + len(made.classes)] = made.soft
-            row += len(made)
-    images = np.concatenate([made.images for made in sets])
+        for start, each in zip(starts, sets, strict=True):
+            soft[row : row + len(each), start : start + len(each.classes)] = each.soft
+            row += len(each)
+    images = np.concatenate([each.images for each in sets])
     return LabelledSet(images, np.concatenate(labels), classes, soft, teacher)
 
 
@@ -132,25 +147,34 @@ def _teacher(sets: Sequence[LabelledSet], tasks: Sequence[Sequence[Stage]]) -> T
     None where the method has no such thing, or where silos sent finished sets, and so no sums that could be joined.
     """
     requests = [stages[0].asked[0].request for stages in tasks]
-    firsts = [stages[0].statistics for stages in tasks]
-    chosen = method(requests[0].method)
-    joint_teacher: Callable[..., Teacher | None] | None = getattr(chosen.synthesis(), "joint_teacher", None)
-    if joint_teacher is None or any(first is None for first in firsts):
+    firsts = [stages[0].statistics for stages in tasks if stages[0].statistics is not None]
+    if len(firsts) < len(tasks):
         return None
     if len(sets) == 1:
         return sets[0].teacher
-    classes = [request.classes for request in requests]
-    return joint_teacher(firsts, chosen.settings(requests[0].settings), classes, requests[0].shape)
+    chosen, classes = method(requests[0].method), [request.classes for request in requests]
+    settings = chosen.settings(requests[0].settings)
+    return chosen.joint_teacher(firsts, settings, classes, RunDescription.of(requests[0]))
 
 
-def _scores(
-    run: Run, made: LabelledSet, public: Backbone | None, test: LabelledImages, tasks: Sequence[tuple[str, ...]]
-) -> dict[str, list[Accuracy]]:
-    """The accuracy on each task's test images of everything that learns from `made`, which is trained once."""
-    seen = of_classes(test, made.classes)
-    parts = [seen.subset(np.isin(seen.labels, [made.classes.index(name) for name in task])) for task in tasks]
-    learnt = public_network.learners(made, run.scenario.evaluation, public, run.scenario.seed, run.console)
-    return {name: [accuracy(each, part) for part in parts] for name, each in learnt.items()}
+def _score(
+    run: Run, dataset: LabelledSet, public: Backbone | None, test: LabelledImages, tasks: Sequence[tuple[str, ...]]
+) -> dict[str, TaskScores]:
+    """How good everything is that learns from `dataset`: each is trained once, and sees each test image once."""
+    settings, seen = run.scenario.evaluation, of_classes(test, dataset.classes)
+    parts = [seen.subset(np.isin(seen.labels, [dataset.classes.index(name) for name in task])) for task in tasks]
+    labels = np.concatenate([part.labels for part in parts])
+    scores = {}
+    for name, classifiers in train_learners(dataset, settings, public, run.scenario.seed, run.console).items():
+        logits = [[logits_of(classifier, part) for part in parts] for classifier in classifiers]
+        scores[name] = TaskScores(
+            [
+                measured([answers[task] for answers in logits], part.labels, ())[ACCURACY]
+                for task, part in enumerate(parts)
+            ],
+            measured([np.concatenate(answers) for answers in logits], labels, settings.metrics),
+        )
+    return scores
 
 
 def _silos_by_task(run: Run, tasks: int) -> dict[int, list[str]]:

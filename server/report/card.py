@@ -11,7 +11,8 @@ from typing import Any
 from dpdd.common.cli import software, table
 from dpdd.common.errors import IntegrityError
 from dpdd.common.privacy import events
-from dpdd.common.synthesis.labelled_set import FILE, TEACHER, LabelledSet, file_sha256
+from dpdd.common.synthesis.product import Product
+from dpdd.common.synthesis.product_files import TEACHER, file_sha256
 from dpdd.common.wire.release import Release
 from dpdd.server.run.roster import Roster
 from dpdd.server.run.scenario import Scenario
@@ -20,10 +21,10 @@ from dpdd.server.run.store import Store
 
 def by_silo(releases: Iterable[Release]) -> dict[str, list[Release]]:
     """Each silo's releases, in the order given (which is that of the stages); silos by name."""
-    found: dict[str, list[Release]] = {}
+    grouped: dict[str, list[Release]] = {}
     for release in releases:
-        found.setdefault(release.silo, []).append(release)
-    return dict(sorted(found.items()))
+        grouped.setdefault(release.silo, []).append(release)
+    return dict(sorted(grouped.items()))
 
 
 def privacy_rows(releases: Iterable[Release]) -> list[dict[str, Any]]:
@@ -52,17 +53,27 @@ def _row(silo: str, releases: Sequence[Release]) -> dict[str, Any]:
     }
 
 
+def budget_cells(row: Mapping[str, Any]) -> list[str]:
+    """The silo, ε and δ of one of the `privacy_rows`, for a table.
+
+    >>> budget_cells({"silo": "north", "epsilon": None, "delta": 1e-5})
+    ['north', '∞', '1e-05']
+    """
+    epsilon = "∞" if row["epsilon"] is None else f"{row['epsilon']:g}"
+    return [row["silo"], epsilon, f"{row['delta']:g}"]
+
+
 def write_card(
     folder: Path,
     scenario: Scenario,
-    made: LabelledSet,
+    product: Product,
     dataset_sha256: str,
     releases: Sequence[Release],
     store: Store,
     roster: Roster,
     missing: Mapping[str, str],
 ) -> None:
-    """Write `card.json` and `CARD.md`, when `made` is saved in `folder/dataset`."""
+    """Write `card.json` and `CARD.md`, when the dataset is saved in `folder/dataset`."""
     rows = privacy_rows(releases)
     signed = by_silo(releases)
     for row in rows:
@@ -76,17 +87,23 @@ def write_card(
         "method": scenario.method.name,
         "mode": scenario.method.mode,
         "aggregation": scenario.method.aggregation if scenario.method.mode == "centralised" else "union",
-        "classes": list(made.classes),
-        "images": len(made),
-        "image_shape": list(made.images.shape[1:]),
+        "classes": list(product.classes),
+        **product.facts,
         "dataset_sha256": dataset_sha256,
-        **({} if made.teacher is None else {"teacher_sha256": file_sha256(folder / "dataset" / TEACHER)}),
+        **({} if product.teacher is None else {"teacher_sha256": file_sha256(folder / "dataset" / TEACHER)}),
         "protects_people": bool(rows) and all(row["releasable"] for row in rows),
         "silos": rows,
         "silos_without_release": dict(missing),
     }
     (folder / "card.json").write_text(json.dumps(card, indent=2, ensure_ascii=False) + "\n")
     (folder / "CARD.md").write_text(_markdown(card))
+
+
+def _what(card: Mapping[str, Any]) -> str:
+    """The product in a word or two."""
+    if "model" in card:
+        return f"A {card['model']}"
+    return f"{card['images']} images" if "images" in card else f"{card['rows']} rows"
 
 
 def _markdown(card: Mapping[str, Any]) -> str:
@@ -101,9 +118,7 @@ def _markdown(card: Mapping[str, Any]) -> str:
     header = ["silo", "ε", "δ", "accountant", "event", "releases (SHA-256)"]
     cells = [
         [
-            row["silo"],
-            "∞" if row["epsilon"] is None else f"{row['epsilon']:g}",
-            f"{row['delta']:g}",
+            *budget_cells(row),
             row["accountant"],
             events.describe(events.from_json(row["event"])),
             " ".join(digest[:16] + "…" for digest in row["release_sha256"]),
@@ -124,7 +139,7 @@ def _markdown(card: Mapping[str, Any]) -> str:
 
 {card["summary"]}
 
-{card["images"]} images in {len(card["classes"])} classes ({", ".join(card["classes"])}), made by {card["software"]}
+{_what(card)} in {len(card["classes"])} classes ({", ".join(card["classes"])}), made by {card["software"]}
 with {card["method"]} ({card["mode"]}, silos joined by {card["aggregation"]}).
 
 ## Privacy
@@ -139,6 +154,6 @@ Neighbours: {events.NEIGHBOURS}. {counts}
 {"Silos that did not take part, or not in every stage:" + chr(10) + absent if absent else ""}
 ## Verifying
 
-- `dataset/{FILE}` has SHA-256 `{card["dataset_sha256"]}`.
+- `dataset/{card["file"]}` has SHA-256 `{card["dataset_sha256"]}`.
 {teacher}- Every release named above lies in `store/` under its SHA-256, signed (Ed25519) with the key in `card.json`.
 """

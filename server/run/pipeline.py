@@ -1,7 +1,7 @@
 """From a scenario and a Flower grid to a finished run folder. Asking again is free: silos repeat themselves.
 
-A method may release in stages: the sums of the earlier ones give the input that the next one is asked with. A input,
-once asked, is kept in the store and never computed anew, because a silo answers a stage for one input only; so a silo
+A method may release in stages: the sums of the earlier ones give the input that the next one is asked with. Once asked,
+it is kept in the store and never computed anew, because a silo answers a stage for one input only; so a silo
 that comes late is asked what the others were.
 """
 
@@ -24,20 +24,21 @@ from numpy.typing import NDArray
 from dpdd.common.config import Settings
 from dpdd.common.data import benchmarks
 from dpdd.common.errors import ConfigError, DpddError, IntegrityError, WireError
+from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.registry import method
 from dpdd.common.models.backbone import Backbone
 from dpdd.common.progress import Console
-from dpdd.common.synthesis.labelled_set import LabelledSet
+from dpdd.common.synthesis.product import Product
 from dpdd.common.synthesis.runner import SynthesisRunner
 from dpdd.common.synthesis.statistics import Statistics
 from dpdd.common.wire.answer import Refusal, decode_answer
 from dpdd.common.wire.release import Release
 from dpdd.common.wire.request import Kind
-from dpdd.server.aggregation import precision
+from dpdd.server.aggregation.rules import aggregate
 from dpdd.server.aggregation.union import opened, union
-from dpdd.server.evaluation import public_network
-from dpdd.server.evaluation.convnet import accuracy
+from dpdd.server.evaluation.scoring import evaluate
 from dpdd.server.report.card import privacy_rows, write_card
+from dpdd.server.run.public_backbone import public_backbone
 from dpdd.server.run.requests import RequestGroup, asked_stage_input, make_request, request_groups, stage_request_groups
 from dpdd.server.run.roster import Roster
 from dpdd.server.run.scenario import Scenario
@@ -70,16 +71,16 @@ class Run:
     def execute(self, grid: Grid) -> dict[str, Any]:
         """Ask, aggregate, synthesise, evaluate, write; returns what `metrics.json` holds."""
         self.scenario.privacy.check_silos(self.roster.keys)
-        public = public_network.public_backbone(self.scenario)
+        public = public_backbone(self.scenario)
         with self.store() as store:
             asked = request_groups(self.scenario, self.roster.keys)
             stages = self.gather(grid, asked, store)
-            made = self.synthesise(stages)
-            scores: dict[str, Any] = {}
+            product = self.synthesise(stages)
+            scores: dict[str, Any] = {"accuracy": {}}
             if self.scenario.evaluation.runs:
                 with self.phase("evaluation"):
-                    scores = self._evaluate(made, public)
-            return self.finish(made, scores, stages, store)
+                    scores = self._evaluate(product, public)
+            return self.finish(product, scores, stages, store)
 
     @contextmanager
     def store(self) -> Iterator[Store]:
@@ -92,12 +93,12 @@ class Run:
             store.close()
 
     def gather(self, grid: Grid, asked: Sequence[RequestGroup], store: Store) -> list[Stage]:
-        """Ask every silo its group, then the later stages' of those that answered; all stages, the first first."""
+        """Ask every silo its request, then the later stages' of those that answered; all stages, the first first."""
         request = asked[0].request
         if request.kind is Kind.DISTILLED_SET:
             return [Stage(asked, self._releases(grid, asked, store), None)]
         chosen = method(request.method)
-        module, settings = chosen.synthesis(), chosen.settings(request.settings)
+        settings, run = chosen.settings(request.settings), RunDescription.of(request)
         stages: list[Stage] = []
         for number in range(chosen.stages(settings)):
             now, stage_input = asked, request.stage_input
@@ -106,10 +107,10 @@ class Run:
                 stage_input = self._stage_input(stages, settings) if known is None else known
                 now = stage_request_groups(asked, number, stage_input, {release.silo for release in stages[0].releases})
             releases = self._releases(grid, now, store)
-            layout = module.layout(settings, len(request.classes), number, request.shape)
+            layout = chosen.layout(settings, run, number)
             weight = chosen.count_weight(settings, number)
             with self.phase("synthesis"):
-                total = precision.aggregate(releases, layout, self.scenario.method.aggregation, weight)
+                total = aggregate(releases, layout, self.scenario.method.aggregation, weight)
             stages.append(Stage(now, releases, replace(total, stage_input=stage_input)))
         return stages
 
@@ -117,18 +118,7 @@ class Run:
         """What the next stage is asked with, from the sums of all stages so far."""
         request = stages[0].asked[0].request
         with self.phase("synthesis"):
-            stage_input: Mapping[str, NDArray] = (
-                method(request.method)
-                .synthesis()
-                .stage_input(
-                    [stage.statistics for stage in stages],
-                    settings,
-                    classes=request.classes,
-                    shape=request.shape,
-                    public_seed=request.public_seed,
-                )
-            )
-            return stage_input
+            return method(request.method).stage_input(_sums(stages), settings, RunDescription.of(request))
 
     def _releases(self, grid: Grid, asked: Sequence[RequestGroup], store: Store) -> list[Release]:
         """Ask one stage; all releases that there are, earlier ones included, by silo name."""
@@ -156,41 +146,36 @@ class Run:
             raise DpddError(f"no silo {what} ({reasons or 'no silo is connected'})")
         return sorted(releases, key=lambda release: release.silo)
 
-    def synthesise(self, stages: Sequence[Stage]) -> LabelledSet:
-        """Images from the releases: synthesised from the sums over silos, or the union of what silos synthesised."""
+    def synthesise(self, stages: Sequence[Stage]) -> Product:
+        """The product of the releases: from the sums over silos, or the union of what silos synthesised."""
         request, images = stages[0].asked[0].request, self.scenario.synthesis.images_per_class
         with self.phase("synthesis"):
             if request.kind is Kind.DISTILLED_SET:
                 return union([opened(release, request) for release in stages[0].releases], images)
-            module = method(request.method).synthesis()
-            made: LabelledSet = module.synthesise(
-                [stage.statistics for stage in stages],
-                module.MethodSettings.model_validate(request.settings),
-                module.SynthesisSettings.model_validate(self.scenario.synthesis.settings),
-                classes=request.classes,
-                shape=request.shape,
-                images_per_class=images,
-                public_seed=request.public_seed,
-                runner=replace(self.runner, folder=self.folder / "synthesis"),
-                progress=self.console,
+            chosen = method(request.method)
+            runner = replace(self.runner, folder=self.folder / "synthesis")
+            return chosen.synthesise(
+                _sums(stages),
+                chosen.settings(request.settings),
+                chosen.synthesis_settings(self.scenario.synthesis.settings),
+                RunDescription.of(request, images, runner, self.console),
             )
-            return made
 
     def finish(
-        self, made: LabelledSet, scores: dict[str, Any], stages: Sequence[Stage], store: Store, **more: Any
+        self, product: Product, scores: dict[str, Any], stages: Sequence[Stage], store: Store, **more: Any
     ) -> dict[str, Any]:
         """Write the dataset, the card and `metrics.json`; returns what the latter holds."""
-        digest = made.save(self.folder / "dataset")
+        digest = product.save(self.folder / "dataset")
         releases = [release for stage in stages for release in stage.releases]
-        write_card(self.folder, self.scenario, made, digest, releases, store, self.roster, self.missing)
+        write_card(self.folder, self.scenario, product, digest, releases, store, self.roster, self.missing)
         metrics = {
             "scenario": self.scenario.name,
-            "accuracy": scores,
+            **scores,
             "privacy": privacy_rows(releases),
             "dataset": {
-                "classes": len(made.classes),
+                "classes": len(product.classes),
                 "images_per_class": self.scenario.synthesis.images_per_class,
-                "images": len(made),
+                **product.facts,
                 "sha256": digest,
             },
             "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
@@ -242,12 +227,16 @@ class Run:
             self.console(what, done, len(messages))
         return trouble
 
-    def _evaluate(self, made: LabelledSet, public: Backbone | None) -> dict[str, Any]:
-        """What the set is worth to those who learn from it, and how good its own teacher is."""
-        test, settings = benchmarks.load(self.scenario.data.dataset, "test"), self.scenario.evaluation
-        found = public_network.learners(made, settings, public, self.scenario.seed, self.console)
-        scores = {name: accuracy(each, test) for name, each in found.items()}
-        return public_network.described(scores, made, settings, public)
+    def _evaluate(self, product: Product, public: Backbone | None) -> dict[str, Any]:
+        """What the product is worth to those who learn from it, and how good its own classifier is."""
+        scenario = self.scenario
+        test = benchmarks.load(scenario.data.dataset, "test")
+        return evaluate(product, test, scenario.evaluation, public, scenario.seed, self.console)
+
+
+def _sums(stages: Sequence[Stage]) -> list[Statistics]:
+    """The statistics of all stages, where silos released statistics."""
+    return [stage.statistics for stage in stages if stage.statistics is not None]
 
 
 def silos_of(grid: Grid, nodes: Sequence[int]) -> dict[int, str]:

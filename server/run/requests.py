@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from dpdd.common.config import Settings
 from dpdd.common.data import benchmarks
 from dpdd.common.errors import ConfigError
+from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.registry import method
 from dpdd.common.synthesis.distilled_set import DistilledSetSettings
 from dpdd.common.wire.request import Kind, ReleaseRequest, decode_request
@@ -45,7 +46,7 @@ def request_groups(
 def stage_request_groups(
     asked: Iterable[RequestGroup], stage: int, stage_input: Mapping[str, NDArray], silos: Set[str]
 ) -> list[RequestGroup]:
-    """The request_groups of a later stage, for those of `silos` that got the first: the input is everybody's."""
+    """The requests of a later stage, for those of `silos` that got the first; all are asked with the same input."""
     return [
         RequestGroup(replace(group.request, stage=stage, stage_input=stage_input), group.silos & silos)
         for group in asked
@@ -74,13 +75,9 @@ def make_request(
     """What this scenario asks of every silo; or of those with another ε, or about some of the classes."""
     test = benchmarks.load(scenario.data.dataset, "test")
     chosen = method(scenario.method.name)
-    settings = chosen.resolved(
-        chosen.settings(scenario.method.settings),
-        epsilon=scenario.privacy.epsilon,
-        delta=scenario.privacy.delta,
-        classes=len(classes or test.classes),
-        shape=test.shape,
-        seed=scenario.seed,
+    run = RunDescription(classes or test.classes, test.shape, scenario.seed)
+    settings = chosen.resolve(
+        chosen.settings(scenario.method.settings), run, scenario.privacy.epsilon, scenario.privacy.delta
     )
     return ReleaseRequest(
         run=scenario.name,
@@ -89,36 +86,34 @@ def make_request(
         settings=_request_settings(scenario, settings),
         epsilon=scenario.privacy.epsilon if epsilon is None else epsilon,
         delta=scenario.privacy.delta,
-        classes=classes or test.classes,
-        shape=test.shape,
-        public_seed=scenario.seed,
-        backbone_sha256=backbone_sha256(settings, scenario.data.dataset),
+        classes=run.classes,
+        shape=run.shape,
+        public_seed=run.public_seed,
+        backbone_sha256=backbone_sha256(chosen.backbones(settings), scenario.data.dataset),
     )
 
 
 def _request_settings(scenario: Scenario, settings: Settings) -> dict[str, Any]:
     """With every default written out: a request must not change its meaning with the software."""
-    own = settings.model_dump(mode="json")
+    own = settings.on_wire()
     if scenario.method.kind is not Kind.DISTILLED_SET:
         return own
-    schema: type[Settings] = method(scenario.method.name).synthesis().SynthesisSettings
-    synthesis = schema.model_validate(scenario.synthesis.settings).model_dump(mode="json")
+    synthesis = method(scenario.method.name).synthesis_settings(scenario.synthesis.settings).on_wire()
     size = scenario.synthesis
     images = size.images_per_silo or per_silo(size.images_per_class, scenario.data.silos)
     return DistilledSetSettings(method=own, synthesis=synthesis, images_per_class=images).model_dump(mode="json")
 
 
-def backbone_sha256(settings: object, dataset: str) -> bytes:
-    """The SHA-256 of the public backbone that a method's settings name (first); empty when they name none.
+def backbone_sha256(names: Sequence[str], dataset: str) -> bytes:
+    """The SHA-256 of the first of these public backbones; empty when there is none.
 
     ConfigError when a backbone was trained on the run's own data: then nothing about the run would be private.
     """
-    name = getattr(settings, "backbone", None)
-    if not name:
+    if not names:
         return b""
     from dpdd.common.models import backbone
 
-    cards = [backbone.load(each).card for each in (name, *getattr(settings, "more_backbones", ()))]
+    cards = [backbone.load(name).card for name in names]
     for card in cards:
         if same_source(dataset, card.provenance.public_data):
             raise ConfigError(

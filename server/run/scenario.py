@@ -16,12 +16,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from dpdd.common.config import Settings, load_toml
+from dpdd.common.config import Settings, read_toml, validate, warn_of_renamed
 from dpdd.common.errors import ConfigError, WireError
 from dpdd.common.methods.registry import METHODS
 from dpdd.common.privacy.accounting import LARGEST_EPSILON
 from dpdd.common.wire.parsing import check_name
 from dpdd.common.wire.request import Kind
+from dpdd.server.aggregation.rules import RULES
+from dpdd.server.evaluation.settings import EvaluationSection
 
 SCENARIO_FILES = "dpdd.scenario_files"
 """The entry points of packages that bring scenarios."""
@@ -97,12 +99,13 @@ class MethodSection(Settings):
     """Which method, who synthesises, and how the sums of several silos become one.
 
     `centralised`: silos release sums, the coordinator synthesises. `decentralised`: silos release finished sets.
-    `sum` adds the silos' sums; `precision` weighs each silo by its noise and size (`aggregation.precision`).
+    `aggregation` is one of `aggregation.rules`: `sum` adds the silos' sums; `precision` weighs each silo by its noise
+    and size.
     """
 
     name: str
     mode: Literal["centralised", "decentralised"] = "centralised"
-    aggregation: Literal["sum", "precision"] = "sum"
+    aggregation: str = "sum"
     settings: dict[str, Any] = Field(default_factory=dict)
 
     @field_validator("name")
@@ -112,6 +115,13 @@ class MethodSection(Settings):
             raise ValueError(f"there is no method {name!r}; known are {', '.join(sorted(METHODS))}")
         return name
 
+    @field_validator("aggregation")
+    @classmethod
+    def _known_rule(cls, rule: str) -> str:
+        if rule not in RULES:
+            raise ValueError(f"there is no aggregation rule {rule!r}; known are {', '.join(RULES)}")
+        return rule
+
     @property
     def kind(self) -> Kind:
         """The kind of release that the mode asks for."""
@@ -119,7 +129,7 @@ class MethodSection(Settings):
 
     @model_validator(mode="after")
     def _possible(self) -> MethodSection:
-        if self.kind not in METHODS[self.name].kinds:
+        if self.kind not in METHODS[self.name].release_kinds:
             raise ValueError(f"{self.name} cannot release a {self.kind.words}, which mode = {self.mode!r} asks for")
         if self.mode == "decentralised" and self.aggregation != "sum":
             raise ValueError("a decentralised run has no sums to aggregate: leave aggregation out")
@@ -180,71 +190,6 @@ def task_of(name: str) -> tuple[str, int] | None:
     return (silo, int(number)) if silo and number.isdecimal() else None
 
 
-class ProbeSettings(Settings):
-    """Multinomial logistic regression on frozen features of a public backbone.
-
-    It sees `copies` of the synthetic images, shifted by up to `shift` pixels; or lessons, as they are.
-    """
-
-    copies: Annotated[int, Field(ge=1)] = 5
-    shift: Annotated[int, Field(ge=0)] = 2
-    decay: Annotated[float, Field(ge=0.0)] = 1e-3
-    iterations: Annotated[int, Field(ge=1)] = 200
-
-
-class FineTuneSettings(Settings):
-    """All weights of a public backbone, BatchNorm frozen: AdamW inside GSAM, a cosine for the learning rate and `rho`.
-
-    `rho = 0` is AdamW alone, at half the time. Without a warm-up the first steps harm the public weights: on 1,000
-    MNIST images (a public proxy; `gray28`, 60 steps) GSAM had 68 % without and 92 % with it, AdamW alone 90 and 94 %.
-    """
-
-    steps: Annotated[int, Field(ge=1)] = 300
-    batch: Annotated[int, Field(ge=1)] = 128
-    learning_rate: Annotated[float, Field(gt=0.0)] = 3e-3
-    weight_decay: Annotated[float, Field(ge=0.0)] = 5e-4
-    warmup: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
-    shift: Annotated[int, Field(ge=0)] = 2
-    rho: Annotated[float, Field(ge=0.0)] = 0.05
-    alpha: Annotated[float, Field(ge=0.0)] = 0.1
-
-
-Labels = Literal["lessons", "soft", "hard"]
-
-
-class EvaluationSection(Settings):
-    """Who learns from the synthetic set, from which of its labels, before being tested on real test data.
-
-    `downstream`: `convnet`, from scratch (`width` to `learning_rate` are its settings); `probe`, `fine-tune` and
-    `ensemble`, the fine-tuned networks together, from the public `backbone` (left out: the method's own).
-    `runs` is how many of each; 0 evaluates nothing.
-
-    `labels` is the best that they may learn from, and they take the best that the set has: `lessons` (so many
-    augmentations, blends and collages of its images, labelled by its teacher), `soft` labels, or `hard` ones. So
-    `lessons = 0` says the same as `labels = "soft"`. With `flips`, all of them see mirror images
-    too: not for digits.
-    """
-
-    runs: Annotated[int, Field(ge=0, le=100)] = 1
-    downstream: tuple[Literal["convnet", "probe", "fine-tune", "ensemble"], ...] = ("convnet",)
-    width: Annotated[int, Field(ge=4)] = 64
-    steps: Annotated[int, Field(ge=1)] = 300
-    batch: Annotated[int, Field(ge=1)] = 128
-    learning_rate: Annotated[float, Field(gt=0.0)] = 0.003
-    backbone: str | None = None
-    probe: ProbeSettings = ProbeSettings()
-    fine_tune: FineTuneSettings = FineTuneSettings()
-    labels: Labels = "lessons"
-    flips: bool = True
-    lessons: Annotated[int, Field(ge=0, le=10_000_000)] = 12_000
-
-    @model_validator(mode="after")
-    def _several(self) -> EvaluationSection:
-        if "ensemble" in self.downstream and self.runs == 1:
-            raise ValueError("an ensemble has at least two networks: ask for runs = 2 or more")
-        return self
-
-
 class ExchangeSection(Settings):
     """Real silos over the network: how long to wait for their answers, and how many releases there must be by then.
 
@@ -290,16 +235,17 @@ class Scenario(Settings):
 
     @model_validator(mode="after")
     def _method_settings(self) -> Scenario:
-        from dpdd.common.config import validate
-
-        module = METHODS[self.method.name].synthesis()
+        chosen = METHODS[self.method.name]
         try:
-            settings = validate(self.method.settings, module.MethodSettings, "method.settings")
-            validate(self.synthesis.settings, module.SynthesisSettings, "synthesis.settings")
+            settings = chosen.settings(self.method.settings)
+            chosen.synthesis_settings(self.synthesis.settings)
+            for epsilon in (self.privacy.epsilon, *self.privacy.epsilons.values()):
+                chosen.check_budget(epsilon)
         except ConfigError as error:
             raise ValueError(str(error)) from None
-        if self.method.aggregation == "precision" and not hasattr(settings, "count_weight"):
-            raise ValueError(f"{self.method.name} releases no class counts, so its sums cannot be weighed by precision")
+        rule = self.method.aggregation
+        if RULES[rule].needs_counts and chosen.count_weight(settings, 0) is None:
+            raise ValueError(f"{self.method.name} releases no class counts, which aggregation by {rule} needs")
         return self
 
 
@@ -312,9 +258,18 @@ def shipped() -> dict[str, Path]:
 def load_scenario(name_or_path: str) -> Scenario:
     """A shipped scenario by name, or any file by path."""
     known = shipped()
-    if name_or_path in known:
-        return load_toml(known[name_or_path], Scenario)
-    path = Path(name_or_path)
+    path = known.get(name_or_path, Path(name_or_path))
     if path.suffix == ".toml" or path.exists():
-        return load_toml(path, Scenario)
+        return _checked(path)
     raise ConfigError(f"there is no scenario {name_or_path!r}; shipped are {', '.join(known)}, or name a .toml file")
+
+
+def _checked(path: Path) -> Scenario:
+    """The scenario in a file, with a warning for every key that has another name now."""
+    value = read_toml(path)
+    scenario = validate(value, Scenario, str(path))
+    warn_of_renamed(value, Scenario, f"{path}: ")
+    chosen = METHODS[scenario.method.name]
+    warn_of_renamed(scenario.method.settings, chosen.settings_schema, f"{path}: method.settings.")
+    warn_of_renamed(scenario.synthesis.settings, chosen.synthesis_schema, f"{path}: synthesis.settings.")
+    return scenario

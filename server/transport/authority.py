@@ -114,8 +114,8 @@ def requested(certificate_request: bytes) -> tuple[str, ec.EllipticCurvePublicKe
 
 def common_name(subject: x509.Name) -> str:
     """The one common name in there, or nothing."""
-    found = subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-    return str(found[0].value) if len(found) == 1 else ""
+    names = subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(names[0].value) if len(names) == 1 else ""
 
 
 def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:

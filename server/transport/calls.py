@@ -1,8 +1,8 @@
-"""Every call, before anything of it is read: who it is, how many it has, how long it may keep us waiting.
+"""Admission of calls, before anything of one is read: who calls, how many calls it has, how long we wait for it.
 
 gRPC would read the message of a unary call before it tells us whose call it is, and wait for that message for ever, in
 a thread of ours. So all methods are served as streams: a caller is known (by the certificate that TLS verified) and
-counted first, and has to say what it wants in `FIRST_WORD` seconds.
+counted first, and has to say what it wants in `FIRST_MESSAGE_SECONDS` seconds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger("dpdd.exchange")
 MOST_CALLS = 32
 """Of one silo at a time: two connections' worth. A node has three: its stream, a heartbeat, an upload or a refusal."""
 
-FIRST_WORD = 20.0
+FIRST_MESSAGE_SECONDS = 20.0
 
 
 class Busy(DpddError):
@@ -79,8 +79,8 @@ class Call:
         self._context.cancel()
 
 
-class Alarms:
-    """Cancels calls that keep us waiting; `ring` must be called every now and then."""
+class Timeouts:
+    """Cancels calls that keep us waiting; `enforce` must be called every now and then."""
 
     def __init__(self) -> None:
         self._set: dict[object, tuple[float, grpc.ServicerContext]] = {}
@@ -95,7 +95,7 @@ class Alarms:
         finally:
             del self._set[key]
 
-    def ring(self) -> None:
+    def enforce(self) -> None:
         """Cancel what is overdue."""
         for due, context in list(self._set.values()):
             if time.monotonic() > due:
@@ -107,12 +107,12 @@ class Calls:
     """The calls that are going on."""
 
     def __init__(self, registry: Registry) -> None:
-        self._registry, self.alarms = registry, Alarms()
+        self._registry, self.timeouts = registry, Timeouts()
         self._lock = threading.Lock()
         self._going: Counter[str] = Counter()
 
     @contextmanager
-    def taken(self, method: str, context: grpc.ServicerContext) -> Iterator[Call]:
+    def accepted(self, method: str, context: grpc.ServicerContext) -> Iterator[Call]:
         """A call of a known silo; what goes wrong in here is refused and logged."""
         with refusing(context, "somebody", method) as known:
             call = self._identified(context)
@@ -122,7 +122,7 @@ class Calls:
 
     def first(self, parts: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
         """What the call begins with."""
-        with self.alarms.after(FIRST_WORD, context):
+        with self.timeouts.after(FIRST_MESSAGE_SECONDS, context):
             return next(parts, b"")
 
     def _identified(self, context: grpc.ServicerContext) -> Call:

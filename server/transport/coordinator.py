@@ -97,11 +97,11 @@ class Coordinator:
     def serving(self) -> dict[str, Any] | None:
         """Where a server listens now, and its process id; None when none does."""
         try:
-            found: dict[str, Any] = json.loads(self.serving_file.read_text())
-            os.kill(found["pid"], 0)
-            return found
+            address: dict[str, Any] = json.loads(self.serving_file.read_text())
+            os.kill(address["pid"], 0)
+            return address
         except PermissionError:
-            return found
+            return address
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -132,8 +132,8 @@ class Coordinator:
                     f"the token is for silo {silo!r}, and this silo is called {shown(name)}; give it the token of that "
                     f"name, or change the name in its silo.toml"
                 )
-            made = self.authority.silo_certificate(silo, key)
-            return fingerprint(made), made.public_bytes(serialization.Encoding.DER), expiry(made)
+            issued = self.authority.silo_certificate(silo, key)
+            return fingerprint(issued), issued.public_bytes(serialization.Encoding.DER), expiry(issued)
 
         token = Token.parse(message.token)
         silo, certificate = self.registry.redeem(token.hash, message.release_public_key, certify, info)

@@ -1,6 +1,6 @@
 """A Flower `Grid` over the exchange, so that the `ServerApp` runs on it as it does anywhere else.
 
-Nodes are the silos of a roster, connected or not. `send_and_receive` puts the requests on the board and yields an
+Nodes are the silos of a roster, connected or not. `send_and_receive` queues the requests and yields an
 answer per silo as it comes: a release from the store (at once, when it is there already), a refusal, or an error for a
 silo in trouble, one that was revoked, or one that did not answer in time. A silo whose operator has still to decide
 counts as not having answered.
@@ -21,7 +21,7 @@ from flwr.app import Error, Message
 from dpdd.common.errors import DpddError
 from dpdd.common.wire.answer import SignedReleaseBytes, encode_answer
 from dpdd.server.run.roster import Roster
-from dpdd.server.transport.board import Board, settled
+from dpdd.server.transport.request_queue import RequestQueue, settled
 from dpdd.server.transport.silo_grid import COORDINATOR, SiloGrid
 
 IN_TROUBLE, NO_ANSWER, REVOKED = 1000, 1001, 1002
@@ -52,18 +52,18 @@ class ExchangeGrid(SiloGrid):
 
     def __init__(
         self,
-        board: Board,
+        queue: RequestQueue,
         roster: Roster,
         deadline: Deadline,
         awaited: Callable[[list[str], int], None] = lambda _silos, _of: None,
         revoked: Callable[[], Collection[str]] = tuple,
     ) -> None:
         super().__init__(dict(enumerate(sorted(roster.keys), start=COORDINATOR + 1)))
-        self._board, self._deadline, self._awaited, self._revoked = board, deadline, awaited, revoked
+        self._queue, self._deadline, self._awaited, self._revoked = queue, deadline, awaited, revoked
         self._pushed: dict[str, _Pushed] = {}
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Put the requests on the board."""
+        """Queue the requests."""
         ids = []
         asked: dict[bytes, list[_Pushed]] = {}
         for message in messages:
@@ -74,19 +74,19 @@ class ExchangeGrid(SiloGrid):
             self._pushed[message.metadata.message_id] = pushed
             ids.append(message.metadata.message_id)
         for request, those in asked.items():
-            self._board.ask(those[0].request_id, request, [pushed.silo for pushed in those])
+            self._queue.ask(those[0].request_id, request, [pushed.silo for pushed in those])
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """The answers that are final, once each."""
-        found, revoked = [], self._revoked()
+        replies, revoked = [], self._revoked()
         for identity in list(message_ids):
             pushed = self._pushed.get(identity)
             reply = None if pushed is None else self._reply(pushed, revoked)
             if reply is not None:
                 del self._pushed[identity]
-                found.append(reply)
-        return found
+                replies.append(reply)
+        return replies
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:
         """Answers as they come; DpddError when the deadline passes with fewer releases than the quorum."""
@@ -101,13 +101,13 @@ class ExchangeGrid(SiloGrid):
                 pushed = self._pushed[identity]
                 for reply in self.pull_messages([identity]):
                     waiting.remove(identity)
-                    released += self._board.digest(pushed.request_id, pushed.silo) is not None
+                    released += self._queue.digest(pushed.request_id, pushed.silo) is not None
                     yield reply
             left = ends - time.monotonic()
             if not waiting or left <= 0:
                 break
             self._awaited([self._pushed[identity].silo for identity in waiting], of)
-            version = self._board.wait(version, min(left, 1.0))
+            version = self._queue.wait(version, min(left, 1.0))
         late = [self._pushed.pop(identity) for identity in waiting]
         if 0 < released < quorum:  # with no release at all, the ServerApp says why
             names = ", ".join(pushed.silo for pushed in late)
@@ -117,14 +117,14 @@ class ExchangeGrid(SiloGrid):
                 + "; nothing is lost: `dpdd-server resume` goes on from here"
             )
         for pushed in late:
-            yield self._excuse(pushed, deadline)
+            yield self._timed_out(pushed, deadline)
 
     def _reply(self, pushed: _Pushed, revoked: Collection[str]) -> Message | None:
         """The answer to a message, if there is one."""
-        digest = self._board.digest(pushed.request_id, pushed.silo)
+        digest = self._queue.digest(pushed.request_id, pushed.silo)
         if digest is not None:
-            return pushed.answered(encode_answer(SignedReleaseBytes(self._board.read(digest))))
-        row = self._board.row(pushed.request_id, pushed.silo)
+            return pushed.answered(encode_answer(SignedReleaseBytes(self._queue.read(digest))))
+        row = self._queue.row(pushed.request_id, pushed.silo)
         if row is not None and row.refusal is not None and settled(row):
             return pushed.answered(row.refusal)
         if row is not None and row.state == "in trouble":
@@ -133,9 +133,9 @@ class ExchangeGrid(SiloGrid):
             return pushed.failed(REVOKED, "was revoked before it answered")
         return None
 
-    def _excuse(self, pushed: _Pushed, deadline: Deadline) -> Message:
+    def _timed_out(self, pushed: _Pushed, deadline: Deadline) -> Message:
         """What there is instead of an answer when the time is over."""
-        row = self._board.row(pushed.request_id, pushed.silo)
+        row = self._queue.row(pushed.request_id, pushed.silo)
         if row is not None and row.refusal is not None:  # its operator has not decided
             return pushed.answered(row.refusal)
         got = "got the request" if row is not None and row.state == "delivered" else "never connected"

@@ -117,12 +117,12 @@ class Registry:
                 raise IntegrityError("this join token was used already; ask the coordinator for a new one")
             if expires < self._now():
                 raise Expired("this join token has expired; ask the coordinator for a new one")
-            fingerprint, made, until = certify(silo)
+            fingerprint, certificate, until = certify(silo)
             db.execute("DELETE FROM certificates WHERE silo = ?", (silo,))
-            db.execute("INSERT INTO certificates VALUES (?, ?, ?, ?)", (fingerprint, silo, made, until))
+            db.execute("INSERT INTO certificates VALUES (?, ?, ?, ?)", (fingerprint, silo, certificate, until))
             db.execute("UPDATE tokens SET certificate = ? WHERE hash = ?", (fingerprint, token_hash))
             db.execute("UPDATE silos SET release_key = ?, joined = ? WHERE name = ?", (release_key, self._now(), silo))
-            return silo, made
+            return silo, certificate
 
     def revoke(self, silo: str) -> None:
         """Shut a silo out, now and for ever; its releases stay."""

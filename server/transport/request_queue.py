@@ -1,6 +1,6 @@
-"""What is asked of whom in one run, and how far everybody is. The service and the grid meet here.
+"""The queue of one run's requests: what was asked of which silo, and how far that is. Service and grid meet here.
 
-Everything is in the run's store before anybody is told, so a server that dies knows where it was.
+Every change is in the run's store before those who wait are woken, so a server that dies knows where it was.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from dpdd.common.wire.answer import Reason, Refusal, decode_answer, encode_answe
 from dpdd.server.run.store import Asked, Store
 
 
-class Board:
-    """Safe to use from many threads."""
+class RequestQueue:
+    """Requests, releases and refusals of one run; safe to use from many threads."""
 
     def __init__(self, folder: Path) -> None:
         self._lock = threading.RLock()
-        self._news, self._asks = threading.Condition(self._lock), threading.Condition(self._lock)
-        self._version = self._asked = 0
+        self._changed, self._requested = threading.Condition(self._lock), threading.Condition(self._lock)
+        self._version = self._request_version = 0
         self._store = Store(folder)
-        self._held = _hold(folder / "lock")
+        self._lock_file = _hold(folder / "lock")
         self.partial = folder / "partial"
         self.partial.mkdir(exist_ok=True)
 
@@ -32,7 +32,7 @@ class Board:
         """Let go of the store."""
         with self._lock:
             self._store.close()
-            self._held.close()
+            self._lock_file.close()
 
     def ask(self, request_id: str, request: bytes, silos: Iterable[str]) -> None:
         """Put a request to silos, again where one refused earlier; those whose release is here are not asked."""
@@ -43,7 +43,7 @@ class Board:
                 if silo not in have:
                     self._store.note(request_id, silo, "asked")
             self.wake()
-            self._tell()
+            self._notify()
 
     def open_for(self, silo: str) -> list[Asked]:
         """The requests that this silo has not answered for good."""
@@ -53,9 +53,9 @@ class Board:
     def request(self, request_id: str) -> bytes:
         """The bytes of a request that was asked."""
         with self._lock:
-            found = self._store.request(request_id)
-        assert found is not None
-        return found
+            data = self._store.request(request_id)
+        assert data is not None
+        return data
 
     def row(self, request_id: str, silo: str) -> Asked | None:
         """How far a silo is with a request; None when it was never asked."""
@@ -68,7 +68,7 @@ class Board:
             row = self.row(request_id, silo)
             if row is not None and row.state != "released" and (state != "delivered" or row.state == "asked"):
                 self._store.note(request_id, silo, state)
-                self._tell()
+                self._notify()
 
     def refuse(self, refusal: Refusal) -> None:
         """A silo said no (or: not yet); that does not undo a release."""
@@ -76,7 +76,7 @@ class Board:
             if self._store.digest(refusal.request_id, refusal.silo) is not None:
                 return
             self._store.note(refusal.request_id, refusal.silo, "refused", encode_answer(refusal))
-            self._tell()
+            self._notify()
 
     def digest(self, request_id: str, silo: str) -> str | None:
         """The release that is here for a request, if any."""
@@ -92,29 +92,29 @@ class Board:
         with self._lock:
             self._store.adopt(path, digest, request_id, silo)
             self._store.note(request_id, silo, "released")
-            self._tell()
+            self._notify()
 
     def wait(self, version: int, timeout: float) -> int:
         """Sleep until something changed since `version`; the version now."""
         with self._lock:
-            self._news.wait_for(lambda: self._version != version, timeout)
+            self._changed.wait_for(lambda: self._version != version, timeout)
             return self._version
 
     def wake(self) -> None:
         """Make those who wait for requests look up."""
         with self._lock:
-            self._asked += 1
-            self._asks.notify_all()
+            self._request_version += 1
+            self._requested.notify_all()
 
-    def wait_for_asks(self, version: int, timeout: float) -> int:
+    def wait_for_requests(self, version: int, timeout: float) -> int:
         """Sleep until something was asked since `version`; the version now."""
         with self._lock:
-            self._asks.wait_for(lambda: self._asked != version, timeout)
-            return self._asked
+            self._requested.wait_for(lambda: self._request_version != version, timeout)
+            return self._request_version
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._version += 1
-        self._news.notify_all()
+        self._changed.notify_all()
 
 
 def _hold(path: Path) -> IO[bytes]:

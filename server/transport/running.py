@@ -18,9 +18,9 @@ from dpdd.common.progress import Console
 from dpdd.common.synthesis.runner import SynthesisRunner
 from dpdd.server.run.roster import Roster
 from dpdd.server.run.scenario import Scenario, load_scenario
-from dpdd.server.transport.board import Board
 from dpdd.server.transport.coordinator import Coordinator
 from dpdd.server.transport.grid import Deadline, ExchangeGrid
+from dpdd.server.transport.request_queue import RequestQueue
 from dpdd.server.transport.service import Address, ExchangeServer
 
 SCENARIO = "scenario.toml"
@@ -46,48 +46,31 @@ def run(
     runner: SynthesisRunner | None = None,
 ) -> dict[str, Any]:
     """What `metrics.json` holds in the end. Running again in the same folder asks only those who have not answered."""
-    from dpdd.server.app import make_app
-
-    # isort: split
-    from flwr.app import Context, RecordDict
+    from dpdd.server.app import run_on
 
     scenario = load_scenario(str(scenario_file))
     runner = runner or SynthesisRunner()
     deadline = deadline_of(scenario, deadline_minutes)
     _keep_scenario(scenario, scenario_file, folder)
     started = time.monotonic()
-    board = Board(folder / "store")
+    queue = RequestQueue(folder / "store")
     try:
-        with serving(coordinator, board, address, console, open_enrolment=open_enrolment):
+        with serving(coordinator, queue, address, console, open_enrolment=open_enrolment):
             roster = wait_for_silos(coordinator, deadline, console)
             roster.save(folder / "silos.json")
             left = replace(deadline, spent=time.monotonic() - started)
-            grid = ExchangeGrid(board, roster, left, _progress_reporter(console), coordinator.registry.revoked)
-            context = Context(
-                run_id=1,
-                node_id=0,
-                node_config={},
-                state=RecordDict(),
-                run_config={
-                    "scenario": str(folder / SCENARIO),
-                    "folder": str(folder),
-                    "device": runner.device,
-                    "workers": runner.workers or 0,
-                },
-            )
-            make_app(console)(grid, context)
+            grid = ExchangeGrid(queue, roster, left, _progress_reporter(console), coordinator.registry.revoked)
+            return run_on(grid, str(folder / SCENARIO), folder, runner, console)
     finally:
-        board.close()
-    metrics: dict[str, Any] = json.loads((folder / "metrics.json").read_text())
-    return metrics
+        queue.close()
 
 
 @contextmanager
 def serving(
-    coordinator: Coordinator, board: Board, address: Address, console: Console, *, open_enrolment: bool = False
+    coordinator: Coordinator, queue: RequestQueue, address: Address, console: Console, *, open_enrolment: bool = False
 ) -> Iterator[ExchangeServer]:
     """The exchange, up while in here; `serving.json` says where."""
-    with ExchangeServer(coordinator, board, address, open_enrolment=open_enrolment) as server:
+    with ExchangeServer(coordinator, queue, address, open_enrolment=open_enrolment) as server:
         where = {**asdict(address), "port": server.port, "join_port": server.join_port, "pid": os.getpid()}
         write_atomically(coordinator.serving_file, json.dumps(where).encode())
         console.say(f"serving silos on {address.host}:{server.port}, new ones on {address.host}:{server.join_port}")

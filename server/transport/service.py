@@ -15,10 +15,10 @@ from dpdd.common.wire.answer import Refusal, decode_answer
 from dpdd.common.wire.exchange import MOST_MESSAGE, MOST_REQUEST, Manifest, Piece, read_part, sign_request
 from dpdd.common.wire.parsing import check, parse, shown
 from dpdd.server.transport.authority import requested
-from dpdd.server.transport.board import Board
 from dpdd.server.transport.calls import Call, Calls, Gone, Superseded, refusing
 from dpdd.server.transport.coordinator import Coordinator
 from dpdd.server.transport.registry import Revoked
+from dpdd.server.transport.request_queue import RequestQueue
 from dpdd.server.transport.uploads import Upload, Uploads
 from dpdd.v1 import exchange_pb2, refusal_pb2, transfer_pb2
 
@@ -27,7 +27,7 @@ log = logging.getLogger("dpdd.exchange")
 WORKERS = 2200
 """Threads are made as they are needed: one per connected silo, and a few for what is going on."""
 
-NEWCOMERS = 32
+JOIN_WORKERS = 32
 """Joining has threads of its own: whoever has no certificate cannot take those of the silos."""
 
 LOOPBACK = "127.0.0.1"
@@ -46,7 +46,7 @@ _CHANNEL = [
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 1 << 19),
 ]
-_SHORT = [("grpc.max_connection_age_ms", 60_000), ("grpc.max_connection_age_grace_ms", 10_000)]
+_JOIN_CHANNEL = [("grpc.max_connection_age_ms", 60_000), ("grpc.max_connection_age_grace_ms", 10_000)]
 """Joining is one call: nobody stays."""
 
 
@@ -64,26 +64,26 @@ class Address:
 
 
 class ExchangeServer:
-    """Serves one run's board to the silos in a coordinator's registry."""
+    """Serves one run's request queue to the silos in a coordinator's registry."""
 
     def __init__(
-        self, coordinator: Coordinator, board: Board, address: Address, *, open_enrolment: bool = False
+        self, coordinator: Coordinator, queue: RequestQueue, address: Address, *, open_enrolment: bool = False
     ) -> None:
         if open_enrolment and address.host != LOOPBACK:
             raise ConfigError(f"--loopback-demo lets anybody join: it listens on {LOOPBACK} and nowhere else")
-        self._coordinator, self._board, self._open = coordinator, board, open_enrolment
-        self._calls, self._uploads = Calls(coordinator.registry), Uploads(board)
+        self._coordinator, self._queue, self._open = coordinator, queue, open_enrolment
+        self._calls, self._uploads = Calls(coordinator.registry), Uploads(queue)
         self._stopping = threading.Event()
         self._streams: dict[str, Call] = {}
         self._pools = [
             ThreadPoolExecutor(WORKERS, thread_name_prefix="exchange"),
-            ThreadPoolExecutor(NEWCOMERS, thread_name_prefix="newcomers"),
+            ThreadPoolExecutor(JOIN_WORKERS, thread_name_prefix="newcomers"),
         ]
         key, chain = coordinator.server_key_and_certificate
         mutual = grpc.ssl_server_credentials([(key, chain)], coordinator.authority.pem, require_client_auth=True)
         self._server = self._make(self._pools[0], WORKERS - 100, MOST_MESSAGE, self._exchange_handlers())
         self.port = self._listen(self._server, address.host, address.port, mutual)
-        self._enrolment = self._make(self._pools[1], NEWCOMERS, 1 << 14, self._enrolment_handlers(), *_SHORT)
+        self._enrolment = self._make(self._pools[1], JOIN_WORKERS, 1 << 14, self._enrolment_handlers(), *_JOIN_CHANNEL)
         one_sided = grpc.ssl_server_credentials([(key, chain)])
         self.join_port = self._listen(self._enrolment, address.host, address.join_port, one_sided)
 
@@ -96,7 +96,7 @@ class ExchangeServer:
     def stop(self, grace: float = 2.0) -> None:
         """Stop: streams end at once, uploads get `grace` seconds."""
         self._stopping.set()
-        self._board.wake()
+        self._queue.wake()
         ended = [self._server.stop(grace), self._enrolment.stop(grace)]
         for event in ended:
             event.wait(grace + 5.0)
@@ -138,8 +138,8 @@ class ExchangeServer:
     def _housekeeping(self) -> None:
         while not self._stopping.wait(_TICK):
             try:
-                self._uploads.look_after(_SLOW_UPLOAD)
-                self._calls.alarms.ring()
+                self._uploads.end_stalled(_SLOW_UPLOAD)
+                self._calls.timeouts.enforce()
             except Exception:  # a busy database, say; a second later it may work
                 log.exception("the exchange's housekeeping failed; it goes on")
 
@@ -181,14 +181,14 @@ class ExchangeServer:
         """A handler for a call with one message."""
 
         def handler(parts: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
-            with self._calls.taken(method, context) as call:
+            with self._calls.accepted(method, context) as call:
                 return answer(self._calls.first(parts, context), call)
             raise AssertionError
 
         return handler
 
     def _requests(self, parts: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-        with self._calls.taken("Requests", context) as call:
+        with self._calls.accepted("Requests", context) as call:
             query = parse(exchange_pb2.RequestsQuery, self._calls.first(parts, context), most_bytes=1 << 12)
             check(len(query.software) <= 100 and query.software.isprintable(), "unprintable software")
             self._coordinator.registry.seen(call.silo, "connected")
@@ -201,12 +201,12 @@ class ExchangeServer:
                 call.check()  # revoked or expired since?
                 if self._streams[call.silo] is not call:
                     raise Superseded(f"silo {call.silo} has connected a second time; one node runs for a silo")
-                before, version = version, self._board.wait_for_asks(version, _TICK)
-                for row in self._board.open_for(call.silo) if version != before else ():
+                before, version = version, self._queue.wait_for_requests(version, _TICK)
+                for row in self._queue.open_for(call.silo) if version != before else ():
                     if row.request_id not in sent or row.state == "asked":  # or asked once more
-                        yield sign_request(self._board.request(row.request_id), self._coordinator.request_key)
+                        yield sign_request(self._queue.request(row.request_id), self._coordinator.request_key)
                         sent.add(row.request_id)
-                        self._board.note(row.request_id, call.silo, "delivered")
+                        self._queue.note(row.request_id, call.silo, "delivered")
                         log.info("request %s went to silo %s", row.request_id[:12], call.silo)
 
     def _status(self, data: bytes, call: Call) -> bytes:
@@ -215,7 +215,7 @@ class ExchangeServer:
         return _transfer_status(manifest, received, complete)
 
     def _upload(self, parts: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
-        with self._calls.taken("Upload", context) as call:
+        with self._calls.accepted("Upload", context) as call:
             first = read_part(self._calls.first(parts, context))
             if isinstance(first, Piece):
                 raise WireError("an upload starts with its manifest")
@@ -253,7 +253,7 @@ class ExchangeServer:
         assert isinstance(answer, Refusal)
         check(answer.silo == call.silo, f"a refusal by silo {shown(answer.silo)}, sent by silo {call.silo}")
         self._check_asked(answer.request_id, call)
-        self._board.refuse(answer)
+        self._queue.refuse(answer)
         what = (call.silo, answer.request_id[:12], answer.reason.words, answer.message)
         log.info("silo %s refused request %s (%s): %s", *what)
         return exchange_pb2.Receipt().SerializeToString()
@@ -264,7 +264,7 @@ class ExchangeServer:
         if beat.in_trouble_with:
             check(len(beat.in_trouble_with) == 32, "a request is named by the 32 bytes of a SHA-256")
             self._check_asked(beat.in_trouble_with.hex(), call)
-            self._board.note(beat.in_trouble_with.hex(), call.silo, "in trouble")
+            self._queue.note(beat.in_trouble_with.hex(), call.silo, "in trouble")
             log.warning("silo %s could not answer request %s", call.silo, beat.in_trouble_with.hex()[:12])
         self._coordinator.registry.seen(call.silo, beat.doing)
         return exchange_pb2.Receipt().SerializeToString()
@@ -275,7 +275,7 @@ class ExchangeServer:
         return manifest
 
     def _check_asked(self, request_id: str, call: Call) -> None:
-        if self._board.row(request_id, call.silo) is None:
+        if self._queue.row(request_id, call.silo) is None:
             raise NotAsked(f"request {request_id[:12]} was not put to silo {call.silo} in this run")
 
 

@@ -1,6 +1,6 @@
 """Uploads on disk: one partial file per silo and request, which grows chunk by chunk and survives both ends.
 
-A payload is in the store, synced and indexed, before anybody is told that it arrived. A partial file is not synced at
+A payload is in the store, synced and indexed, before the silo is told that it arrived. A partial file is not synced at
 every chunk: what a power cut could do to it, the SHA-256 at the end notices, and the payload is sent again.
 """
 
@@ -21,15 +21,15 @@ from dpdd.common.errors import DpddError, IntegrityError, WireError
 from dpdd.common.wire.exchange import CHUNK, Manifest, Piece, check_chunk
 from dpdd.common.wire.parsing import check
 from dpdd.common.wire.release import StreamHash, inspect_signed
-from dpdd.server.transport.board import Board
 from dpdd.server.transport.calls import Call
+from dpdd.server.transport.request_queue import RequestQueue
 
 log = logging.getLogger("dpdd.exchange")
 
 AT_ONCE = 8
 """So many uploads write at a time; the others wait at their first chunk, which bounds the server's memory."""
 
-BEHIND = 8
+MOST_UNHASHED = 8
 SYNC_EVERY = 1 << 24
 _TICK = 1.0
 
@@ -45,17 +45,17 @@ class _Turn:
 class Uploads:
     """The partial files of one run."""
 
-    def __init__(self, board: Board) -> None:
-        self._board = board
+    def __init__(self, queue: RequestQueue) -> None:
+        self._queue = queue
         self._slots = threading.BoundedSemaphore(AT_ONCE)
         self._lock = threading.Lock()
         self._turns: dict[str, _Turn] = {}
         self._writing: dict[Upload, Call] = {}
-        self._beside = Beside()
+        self._background = BackgroundWork()
 
     def close(self) -> None:
         """No more uploads."""
-        self._beside.close()
+        self._background.close()
 
     def received(self, manifest: Manifest, call: Call) -> tuple[int, bool]:
         """How much of a payload is here, and whether it is stored for good. Ends an upload of this silo: who asks has
@@ -75,17 +75,17 @@ class Uploads:
                 yield None
                 return
             path = self._path(manifest, call.silo)
-            for other in self._board.partial.glob(f"{_prefix(call.silo, manifest.request_id)}.*"):
+            for other in self._queue.partial.glob(f"{_prefix(call.silo, manifest.request_id)}.*"):
                 if other != path:
                     other.unlink(missing_ok=True)  # one partial per request: a silo cannot fill the disk with them
-            with self._slot(call), Upload(path, manifest, call.silo, self._board, self._beside) as upload:
+            with self._slot(call), Upload(path, manifest, call.silo, self._queue, self._background) as upload:
                 self._writing[upload] = call
                 try:
                     yield upload
                 finally:
                     del self._writing[upload]
 
-    def look_after(self, slow: float) -> None:
+    def end_stalled(self, slow: float) -> None:
         """End uploads of silos that were revoked, and those of which not even a chunk came in `slow` seconds."""
         for upload, call in list(self._writing.items()):
             try:
@@ -115,17 +115,17 @@ class Uploads:
         return _held(self._slots, call)
 
     def _stored(self, manifest: Manifest, silo: str) -> bool:
-        digest = self._board.digest(manifest.request_id, silo)
+        digest = self._queue.digest(manifest.request_id, silo)
         if digest is not None and digest != manifest.sha256:
             raise IntegrityError(f"silo {silo} sent a second, different release for one request; the first one stays")
         return digest is not None
 
     def _path(self, manifest: Manifest, silo: str) -> Path:
-        return self._board.partial / f"{_prefix(silo, manifest.request_id)}.{manifest.sha256}"
+        return self._queue.partial / f"{_prefix(silo, manifest.request_id)}.{manifest.sha256}"
 
 
-class Beside:
-    """What goes on beside receiving, for all uploads: a thread hashes, faster than a network sends, and one syncs."""
+class BackgroundWork:
+    """For all uploads, beside receiving: one thread hashes, faster than a network sends, and one syncs to disk."""
 
     def __init__(self) -> None:
         self.hashing = ThreadPoolExecutor(1, thread_name_prefix="hashing")
@@ -140,8 +140,10 @@ class Beside:
 class Upload:
     """One payload on its way; `add` chunks, then `finish`."""
 
-    def __init__(self, path: Path, manifest: Manifest, silo: str, board: Board, beside: Beside) -> None:
-        self._path, self._manifest, self._silo, self._board, self._beside = path, manifest, silo, board, beside
+    def __init__(
+        self, path: Path, manifest: Manifest, silo: str, queue: RequestQueue, background: BackgroundWork
+    ) -> None:
+        self._path, self._manifest, self._silo, self._queue, self._background = path, manifest, silo, queue, background
         self._file = path.open("ab+", buffering=0)
         self._digest = StreamHash()
         self.received = self._noted = self._read_back()
@@ -165,13 +167,13 @@ class Upload:
         self.received += len(piece.data)
         if self.received - self._noted >= CHUNK:
             self._noted, self.last = self.received, time.monotonic()
-        self._behind.append(self._beside.hashing.submit(self._digest.update, piece.data))
-        while len(self._behind) > BEHIND:
+        self._behind.append(self._background.hashing.submit(self._digest.update, piece.data))
+        while len(self._behind) > MOST_UNHASHED:
             self._behind.popleft().result()
         self._unsynced += len(piece.data)
-        if self._unsynced >= SYNC_EVERY:  # now, so that the last time, for which everybody waits, is short
+        if self._unsynced >= SYNC_EVERY:  # now, so that the last time, for which the silo waits, is short
             self._synced.result()
-            self._synced, self._unsynced = self._beside.syncing.submit(self._sync), 0
+            self._synced, self._unsynced = self._background.syncing.submit(self._sync), 0
 
     def _sync(self) -> None:
         """Make what was written durable, and let go of the memory that it takes meanwhile."""
@@ -205,7 +207,7 @@ class Upload:
         except (WireError, IntegrityError):
             self.discard()
             raise
-        self._board.adopt(self._path, self._manifest.sha256, self._manifest.request_id, self._silo)
+        self._queue.adopt(self._path, self._manifest.sha256, self._manifest.request_id, self._silo)
 
     def discard(self) -> None:
         """Keep nothing of it."""

@@ -147,7 +147,7 @@ def finish(home: Path, request: ReleaseRequest) -> None:
     assert not isinstance(refused, SignedReleaseBytes), "budget spent twice"
     if request.stage:
         other = replace(request, stage_input={"mean": np.ones(staged.WIDTH, np.float32)})
-        assert not isinstance(silo.answer(other.encode()), SignedReleaseBytes), "a stage for two centres"
+        assert not isinstance(silo.answer(other.encode()), SignedReleaseBytes), "a stage for two inputs"
     assert not list((home / "state" / "outbox").glob(".*")), "a partial file was left behind"
 
 

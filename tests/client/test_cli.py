@@ -141,20 +141,20 @@ def test_fuzzed_settings_give_one_sentence_or_work(tmp_path: Path, capsys: pytes
     silo = make_silo(tmp_path / "north")
     path = silo.folder / "silo.toml"
     text = path.read_bytes()
-    chance = random.Random(11)
+    rng = random.Random(11)
     for _ in range(300):
         broken = bytearray(text)
-        for _ in range(chance.randint(1, 6)):
-            at = chance.randrange(len(broken))
-            match chance.randrange(4):
+        for _ in range(rng.randint(1, 6)):
+            at = rng.randrange(len(broken))
+            match rng.randrange(4):
                 case 0:
-                    broken[at] = chance.randrange(256)
+                    broken[at] = rng.randrange(256)
                 case 1:
-                    del broken[at : at + chance.randint(1, 30)]
+                    del broken[at : at + rng.randint(1, 30)]
                 case 2:
-                    broken[at:at] = chance.choice([b"nan", b"[", b"=", b"\n", b"inf", b"-", b"'''", b"1e999", b"{}"])
+                    broken[at:at] = rng.choice([b"nan", b"[", b"=", b"\n", b"inf", b"-", b"'''", b"1e999", b"{}"])
                 case _:
-                    broken[at:at] = broken[: chance.randrange(60)]
+                    broken[at:at] = broken[: rng.randrange(60)]
         path.write_bytes(broken)
         code, _, err = run(capsys, "budget", "--silo", silo.folder)
         assert code != 70, err
@@ -166,13 +166,13 @@ def test_fuzzed_requests_and_truncated_files_give_one_sentence(
 ) -> None:
     silo = make_silo(tmp_path / "north")
     whole = make_request().encode()
-    chance = random.Random(12)
+    rng = random.Random(12)
     request = tmp_path / "x.request"
     for _ in range(200):
         broken = bytearray(whole)
-        for _ in range(chance.randint(1, 4)):
-            broken[chance.randrange(len(broken))] = chance.randrange(256)
-        request.write_bytes(broken[: chance.randint(0, len(broken))])
+        for _ in range(rng.randint(1, 4)):
+            broken[rng.randrange(len(broken))] = rng.randrange(256)
+        request.write_bytes(broken[: rng.randint(0, len(broken))])
         code, _, err = run(capsys, "plan", request, "--silo", silo.folder)
         assert code != 70, err
         assert code == 0 or len(err.splitlines()) == 1, err
@@ -180,7 +180,7 @@ def test_fuzzed_requests_and_truncated_files_give_one_sentence(
         path = silo.folder / "state" / name
         kept = path.read_bytes()
         for _ in range(25):
-            path.write_bytes(kept[: chance.randrange(len(kept) - 40)])
+            path.write_bytes(kept[: rng.randrange(len(kept) - 40)])
             code, _, err = run(capsys, "log", "--silo", silo.folder)
             assert code not in (0, 70) and len(err.splitlines()) == 1, err
         path.write_bytes(kept)

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 from dpdd.client.silo import Silo
-from dpdd.common.methods.dp_merf import synthesis as dp_merf
+from dpdd.common.methods.base import RunDescription
+from dpdd.common.methods.registry import method
+from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.common.wire.answer import Reason, Refusal, SignedReleaseBytes
 from dpdd.common.wire.release import Release, open_signed
 from dpdd.common.wire.request import Kind, ReleaseRequest
-from dpdd.server.aggregation.precision import add_up
+from dpdd.server.aggregation.sum import add_up
 from tests.client.silos import CLASSES, SHAPE, make_request, make_silo
 
 METHOD = {"features": 16}
@@ -50,22 +52,15 @@ def test_a_distilled_release_has_the_mechanisms_event_and_images_only(tmp_path: 
 def test_without_noise_the_silo_makes_what_a_coordinator_would(tmp_path: Path) -> None:
     silos = [make_silo(tmp_path / name, extra=SIMULATED) for name in ("north", "south")]
     unprotected = float("inf")
-    statistics = add_up(
-        [released(silos[0], make_request(epsilon=unprotected, settings=METHOD))],
-        dp_merf.layout(dp_merf.MethodSettings.model_validate(METHOD), len(CLASSES)),
-    )
-    expected = dp_merf.synthesise(
-        [statistics],
-        dp_merf.MethodSettings.model_validate(METHOD),
-        dp_merf.SynthesisSettings.model_validate(SYNTHESIS),
-        classes=CLASSES,
-        shape=SHAPE,
-        images_per_class=4,
-        public_seed=3,
-    )
-    made = released(silos[1], distil_request(epsilon=unprotected))
-    np.testing.assert_array_equal(made.arrays["images"], expected.images)
-    np.testing.assert_array_equal(made.arrays["labels"], expected.labels)
+    dp_merf, run = method("dp-merf"), RunDescription(CLASSES, SHAPE, 3, images_per_class=4)
+    settings, synthesis = dp_merf.settings(METHOD), dp_merf.synthesis_settings(SYNTHESIS)
+    release = released(silos[0], make_request(epsilon=unprotected, settings=METHOD))
+    statistics = add_up([release], dp_merf.layout(settings, run, 0))
+    expected = dp_merf.synthesise([statistics], settings, synthesis, run)
+    assert isinstance(expected, LabelledSet)
+    distilled = released(silos[1], distil_request(epsilon=unprotected))
+    np.testing.assert_array_equal(distilled.arrays["images"], expected.images)
+    np.testing.assert_array_equal(distilled.arrays["labels"], expected.labels)
 
 
 def test_a_class_that_is_lost_in_noise_is_left_out(tmp_path: Path) -> None:

@@ -109,8 +109,9 @@ def test_over_budget_gives_requested_remaining_and_difference(tmp_path: Path) ->
 
 def test_counts_are_public_only_where_the_operator_typed_them_in(tmp_path: Path) -> None:
     from dpdd.common.errors import ConfigError
-    from dpdd.common.methods.dp_merf import synthesis as dp_merf
-    from dpdd.server.aggregation.precision import aggregate
+    from dpdd.common.methods.base import RunDescription
+    from dpdd.common.methods.registry import method
+    from dpdd.server.aggregation.rules import aggregate
 
     secret = open_signed(released(make_silo(tmp_path / "secret"), make_request()))
     assert secret.public_counts == ()
@@ -121,9 +122,10 @@ def test_counts_are_public_only_where_the_operator_typed_them_in(tmp_path: Path)
     (home / "silo.toml").write_text(declared)
     release = open_signed(released(Silo(home), make_request()))
     assert release.public_counts == (20, 33, 7)
-    settings = dp_merf.MethodSettings(features=16)
+    settings = method("dp-merf").settings({"features": 16})
+    layout = method("dp-merf").layout(settings, RunDescription(CLASSES, SHAPE, 3), 0)
     for rule in ("sum", "precision"):
-        total = aggregate([release], dp_merf.layout(settings, 3), rule, settings.count_weight)  # type: ignore[arg-type]
+        total = aggregate([release], layout, rule, settings.count_weight)  # type: ignore[arg-type]
         if rule == "sum":
             np.testing.assert_allclose(total.sums["count"][:, 0] / settings.count_weight, [20, 33, 7], atol=1e-4)
     (home / "silo.toml").write_text(declared.replace("cat = 7, ", ""))

@@ -1,4 +1,4 @@
-"""Stages: all reserved with the first, each answered for one centre only, and nothing is spent twice."""
+"""Stages: all reserved with the first, each answered for one input only, and nothing is spent twice."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ from dpdd.client.ledger.ledger import Ledger, NotCovered
 from dpdd.client.silo import Silo
 from dpdd.client.stages import reserved
 from dpdd.common.errors import IntegrityError, LedgerError
+from dpdd.common.methods.base import RunDescription
 from dpdd.common.privacy.accounting import Guarantee, gaussian_delta
 from dpdd.common.privacy.events import Gaussian, compose, from_json, gaussian_mu
 from dpdd.common.privacy.filters import Spending
-from dpdd.common.synthesis.statistics import of_one_silo
+from dpdd.common.synthesis.statistics import Statistics, of_one_silo
 from dpdd.common.wire.answer import Reason, Refusal, SignedReleaseBytes
 from dpdd.common.wire.release import Release, open_signed
 from dpdd.common.wire.request import Kind, ReleaseRequest, decode_request
@@ -49,9 +50,9 @@ def staged_silo(folder: Path, **options: Any) -> Silo:
 
 
 def ask(stage: int = 0, value: float = 0.1, **changes: Any) -> ReleaseRequest:
-    """A request for a stage, centred on `value` everywhere."""
-    centre = {"mean": np.full(staged.WIDTH, value, np.float32)} if stage else {}
-    values = {"method": "staged", "settings": {"stages": 3}, "stage": stage, "centre": centre}
+    """A request for a stage whose input is `value` everywhere."""
+    stage_input = {"mean": np.full(staged.WIDTH, value, np.float32)} if stage else {}
+    values = {"method": "staged", "settings": {"stages": 3}, "stage": stage, "stage_input": stage_input}
     return make_request(**values | changes)
 
 
@@ -83,7 +84,7 @@ def spent(silo: Silo) -> float:
         ledger.close()
 
 
-def test_the_first_stage_of_a_request_is_the_request_without_stage_and_centre() -> None:
+def test_the_first_stage_of_a_request_is_the_request_without_stage_and_input() -> None:
     first, later = ask(), decode_request(ask(2).encode())
     assert later.first_stage().id == first.id == first.first_stage().id != later.id
     assert ask(2, epsilon=0.5).first_stage().id != first.id
@@ -134,17 +135,17 @@ def test_a_reservation_covers_its_own_request_only(tmp_path: Path, changes: dict
     assert len(silo.outbox.ids()) == 1
 
 
-def test_a_stage_is_answered_for_one_centre_only_and_always_with_the_same_bytes(tmp_path: Path) -> None:
+def test_a_stage_is_answered_for_one_input_only_and_always_with_the_same_bytes(tmp_path: Path) -> None:
     silo = staged_silo(tmp_path / "north")
     released(silo, ask())
     data = released(silo, ask(1, value=0.1))
     before = entries(silo)
     refusal = refused(silo, ask(1, value=0.2))
     assert refusal.reason is Reason.NOT_ALLOWED
-    assert "stage 1 of this run was answered for another centre already" in refusal.message
+    assert "stage 1 of this run was answered for another input already" in refusal.message
     assert released(Silo(tmp_path / "north"), ask(1, value=0.1)) == data
     assert entries(silo) == before
-    released(silo, ask(2, value=0.2))  # the next stage has a centre of its own
+    released(silo, ask(2, value=0.2))  # the next stage has an input of its own
 
 
 def test_a_stage_may_be_left_out_and_asked_for_later(tmp_path: Path) -> None:
@@ -185,7 +186,7 @@ def test_over_budget_is_decided_at_stage_0_for_all(tmp_path: Path) -> None:
         lambda: distil_request(stage_input=ask(1).stage_input),
     ],
 )
-def test_malformed_stages_and_centres_are_refused_before_a_record_is_read(tmp_path: Path, request_: Any) -> None:
+def test_malformed_stages_and_inputs_are_refused_before_a_record_is_read(tmp_path: Path, request_: Any) -> None:
     silo = staged_silo(tmp_path / "north", epsilon=4.0)
     released(silo, ask())
     released(silo, distil_request())
@@ -237,14 +238,14 @@ def test_a_stage_that_would_cost_other_than_was_reserved_is_refused(
 ) -> None:
     silo = staged_silo(tmp_path / "north")
     released(silo, ask())
-    honest = staged.plan
+    honest = staged.StagedMechanism.plan
 
-    def louder(request: ReleaseRequest, settings: staged.MethodSettings) -> Any:
-        plan = honest(request, settings)
+    def louder(self: Any, request: ReleaseRequest, settings: staged.MethodSettings) -> Any:
+        plan = honest(self, request, settings)
         sharper = Gaussian(plan.event.sigma / 2)
         return replace(plan, event=sharper, whole=compose(sharper, plan.whole))
 
-    monkeypatch.setattr(staged, "plan", louder)
+    monkeypatch.setattr(staged.StagedMechanism, "plan", louder)
     refusal = refused(silo, ask(1))
     assert refusal.reason is Reason.NOT_ALLOWED and "not what was reserved" in refusal.message
     assert len(silo.outbox.ids()) == 1
@@ -255,12 +256,12 @@ def test_a_stage_that_runs_another_event_than_planned_releases_nothing(
 ) -> None:
     silo = staged_silo(tmp_path / "north", epsilon=4.0)
     released(silo, ask())
-    honest = staged.run
+    honest = staged.StagedMechanism.run
 
-    def louder(records: Any, request: Any, settings: Any, plan: Any, *rest: Any) -> Any:
-        return honest(records, request, settings, replace(plan, event=Gaussian(plan.event.sigma / 2)), *rest)
+    def louder(self: Any, records: Any, request: Any, settings: Any, plan: Any, *rest: Any) -> Any:
+        return honest(self, records, request, settings, replace(plan, event=Gaussian(plan.event.sigma / 2)), *rest)
 
-    monkeypatch.setattr(staged, "run", louder)
+    monkeypatch.setattr(staged.StagedMechanism, "run", louder)
     for request in (ask(1), distil_request()):
         with pytest.raises(IntegrityError, match="another event"):
             silo.answer(request.encode())
@@ -303,7 +304,7 @@ def _take_stages(path: Path, worker: int, results: multiprocessing.Queue) -> Non
     results.put(taken)
 
 
-def test_processes_that_ask_for_one_stage_with_different_centres_get_it_once(path: Path) -> None:
+def test_processes_that_ask_for_one_stage_with_different_inputs_get_it_once(path: Path) -> None:
     context = multiprocessing.get_context("fork")
     results = context.Queue()
     workers = [context.Process(target=_take_stages, args=(path, n, results)) for n in range(1, 4)]
@@ -330,7 +331,7 @@ def test_there_are_as_many_stages_as_were_reserved(path: Path, stage: int) -> No
         open_ledger(path).begin_stage(request_id(1), request_id(0), stage, WHOLE)
 
 
-def test_silos_asked_in_parallel_answer_a_stage_for_one_centre(tmp_path: Path) -> None:
+def test_silos_asked_in_parallel_answer_a_stage_for_one_input(tmp_path: Path) -> None:
     silo = staged_silo(tmp_path / "north")
     released(silo, ask())
     values = [0.1, 0.2] * 3
@@ -374,8 +375,8 @@ def test_a_stage_that_dies_anywhere_is_answered_once_and_costs_nothing_more(
         with killed_at(step) as progress:
             Silo(home).answer(ask(stage).encode(), progress)
     begun = step != "reserving"
-    if stage and begun:  # the stage is taken, though its answer never left: another centre comes too late
-        assert "another centre" in refused(Silo(home), ask(stage, value=0.2)).message
+    if stage and begun:  # the stage is taken, though its answer never left: another input comes too late
+        assert "another input" in refused(Silo(home), ask(stage, value=0.2)).message
     kept = Silo(home).outbox.get(ask(stage).id)
     assert (kept is not None) == (step == "committing")
     data = released(Silo(home), ask(stage))
@@ -415,21 +416,19 @@ def test_a_distilled_set_runs_all_stages_and_has_the_event_of_the_whole(tmp_path
 def test_without_noise_a_silo_makes_what_a_coordinator_would_from_its_stages(tmp_path: Path) -> None:
     unprotected = float("inf")
     silos = [staged_silo(tmp_path / name, extra=SIMULATED) for name in ("north", "south")]
-    settings = staged.MethodSettings(stages=3)
-    found = []
+    settings, run = staged.MethodSettings(stages=3), RunDescription(CLASSES, SHAPE, 3, images_per_class=2)
+    stages: list[Statistics] = []
     for stage in range(3):
-        centre = staged.stage_input(found, settings) if stage else {}
-        request = replace(ask(epsilon=unprotected), stage=stage, stage_input=centre)
+        stage_input = staged.METHOD.stage_input(stages, settings, run) if stage else {}
+        request = replace(ask(epsilon=unprotected), stage=stage, stage_input=stage_input)
         release: Release = open_signed(released(silos[0], request))
-        found.append(of_one_silo(release.arrays, release.event, centre))
-    expected = staged.synthesise(
-        found, settings, staged.SynthesisSettings(), classes=CLASSES, shape=SHAPE, images_per_class=2
-    )
-    made = open_signed(released(silos[1], distil_request(epsilon=unprotected)))
-    np.testing.assert_array_equal(made.arrays["images"], expected.images)
-    # Whatever the centres were, re-centred sums without noise give the true means again.
-    again = staged.class_means(found[0], settings)
-    for statistics in found[1:]:
+        stages.append(of_one_silo(release.arrays, release.event, stage_input))
+    expected = staged.METHOD.synthesise(stages, settings, staged.SynthesisSettings(), run)
+    distilled = open_signed(released(silos[1], distil_request(epsilon=unprotected)))
+    np.testing.assert_array_equal(distilled.arrays["images"], expected.images)
+    # Whatever the stages were asked with, re-centred sums without noise give the true means again.
+    again = staged.class_means(stages[0], settings)
+    for statistics in stages[1:]:
         assert statistics.stage_input["mean"].any()
         np.testing.assert_allclose(staged.class_means(statistics, settings), again, atol=1e-4)
 
@@ -467,7 +466,7 @@ def test_the_operator_sees_stages(tmp_path: Path, capsys: pytest.CaptureFixture[
     other = tmp_path / "other.request"
     other.write_bytes(ask(1, value=0.2).encode())
     assert main(["plan", str(other), "--silo", str(home)]) == 6
-    assert "another centre" in capsys.readouterr().err
+    assert "another input" in capsys.readouterr().err
     assert "released 2 of 3 stages" in printed(capsys, "budget", "--silo", home)
     out = printed(capsys, "log", "--silo", home)
     assert "for 3 stages" in out and f"stage 1 of {ask().id[:12]}" in out and "intact" in out
@@ -480,7 +479,7 @@ def test_the_operator_sees_stages(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_all_stages_together_have_the_promised_guarantee(stages: int, epsilon: float) -> None:
     settings = staged.MethodSettings(stages=stages)
     requests = [ask(stage, settings={"stages": stages}, epsilon=epsilon) for stage in range(stages)]
-    plans = [staged.plan(request, settings) for request in requests]
+    plans = [staged.MECHANISM.plan(request, settings) for request in requests]
     total = gaussian_mu(compose(*(plan.event for plan in plans)))
     assert total is not None
     slack = (1.0 + math.exp(epsilon)) * math.fsum(plan.distance for plan in plans)

@@ -29,16 +29,16 @@ def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any
     assert run("account", *arguments, "--json") == 0
     out, err = capsys.readouterr()
     assert err == ""
-    found: dict[str, Any] = json.loads(out)
-    return found
+    figures: dict[str, Any] = json.loads(out)
+    return figures
 
 
 def test_noise_for_a_budget(capsys: pytest.CaptureFixture[str]) -> None:
-    found = answer(capsys, "gaussian", "--epsilon", "1", "--delta", "1e-5", "--releases", "3")
-    sigma, renyi = found.pop("sigma"), found.pop("sigma_rdp")
+    figures = answer(capsys, "gaussian", "--epsilon", "1", "--delta", "1e-5", "--releases", "3")
+    sigma, renyi = figures.pop("sigma"), figures.pop("sigma_rdp")
     assert sigma == pytest.approx(6.4616, abs=1e-3) and renyi == pytest.approx(7.007, abs=1e-3)
     assert gaussian_delta(3**0.5 / sigma, 1.0) <= 1e-5
-    assert found == {
+    assert figures == {
         "epsilon": 1.0,
         "delta": 1e-5,
         "accountant": "analytic Gaussian",
@@ -48,25 +48,25 @@ def test_noise_for_a_budget(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_cost_of_a_noise(capsys: pytest.CaptureFixture[str]) -> None:
-    found = answer(capsys, "gaussian", "--sigma", "3.731")
-    assert found["releases"] == 1 and found["delta"] == 1e-5
-    assert found["epsilon"] == guarantee(Gaussian(3.731), 1e-5).epsilon < 1.0
-    assert found["epsilon"] < found["epsilon_rdp"] and "sigma_rdp" not in found
+    figures = answer(capsys, "gaussian", "--sigma", "3.731")
+    assert figures["releases"] == 1 and figures["delta"] == 1e-5
+    assert figures["epsilon"] == guarantee(Gaussian(3.731), 1e-5).epsilon < 1.0
+    assert figures["epsilon"] < figures["epsilon_rdp"] and "sigma_rdp" not in figures
 
 
 def test_cost_of_sampled_noise(capsys: pytest.CaptureFixture[str]) -> None:
-    found = answer(capsys, "poisson", *SAMPLED, "--sigma", "1.587", "--delta", "1e-5")
-    assert found["epsilon"] == guarantee(PoissonGaussian(1.587, 50 / 6000, 2000), 1e-5).epsilon
-    assert found["epsilon"] == pytest.approx(1.0, abs=2e-3) and found["epsilon_rdp"] > found["epsilon"]
-    assert found["accountant"] == "privacy-loss distribution"
-    assert (found["rate"], found["steps"]) == (50 / 6000, 2000)
+    figures = answer(capsys, "poisson", *SAMPLED, "--sigma", "1.587", "--delta", "1e-5")
+    assert figures["epsilon"] == guarantee(PoissonGaussian(1.587, 50 / 6000, 2000), 1e-5).epsilon
+    assert figures["epsilon"] == pytest.approx(1.0, abs=2e-3) and figures["epsilon_rdp"] > figures["epsilon"]
+    assert figures["accountant"] == "privacy-loss distribution"
+    assert (figures["rate"], figures["steps"]) == (50 / 6000, 2000)
 
 
 def test_sampled_noise_for_a_budget(capsys: pytest.CaptureFixture[str]) -> None:
-    found = answer(capsys, "poisson", "--rate", "0.02", "--steps", "100", "--epsilon", "0.3")
-    event = PoissonGaussian(found["sigma"], 0.02, 100)
+    figures = answer(capsys, "poisson", "--rate", "0.02", "--steps", "100", "--epsilon", "0.3")
+    event = PoissonGaussian(figures["sigma"], 0.02, 100)
     assert guarantee(event, 1e-5).epsilon <= 0.3
-    assert found["sigma_rdp"] > found["sigma"]
+    assert figures["sigma_rdp"] > figures["sigma"]
 
 
 def test_the_text_gives_both_figures_and_says_what_they_mean(capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,13 +92,13 @@ def test_a_budget_that_protects_nobody_is_called_that(capsys: pytest.CaptureFixt
     for arguments in (["poisson", "--rate", "0.5", "--steps", "2000"], ["gaussian"]):
         assert run("account", *arguments, "--sigma", "0.1") == 0
         assert "protects nobody" in capsys.readouterr().out
-    found = answer(capsys, "poisson", "--rate", "0.5", "--steps", "2000", "--sigma", "0.1")
-    assert found["accountant"] == "Rényi" and found["epsilon"] == found["epsilon_rdp"] > 32
+    figures = answer(capsys, "poisson", "--rate", "0.5", "--steps", "2000", "--sigma", "0.1")
+    assert figures["accountant"] == "Rényi" and figures["epsilon"] == figures["epsilon_rdp"] > 32
 
 
 def test_a_budget_below_every_renyi_order(capsys: pytest.CaptureFixture[str]) -> None:
-    found = answer(capsys, "gaussian", "--epsilon", "0.001", "--delta", "1e-14")
-    assert found["sigma_rdp"] is None and found["sigma"] > 1000
+    figures = answer(capsys, "gaussian", "--epsilon", "0.001", "--delta", "1e-14")
+    assert figures["sigma_rdp"] is None and figures["sigma"] > 1000
     assert run("account", "gaussian", "--epsilon", "0.001", "--delta", "1e-14") == 0
     assert "∞" in capsys.readouterr().out
 

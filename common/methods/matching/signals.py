@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from dpdd.common.methods.matching import subspace
 from dpdd.common.methods.matching.subspace import Subspace
-from dpdd.common.models.random_net import RandomNet, features, features_of
+from dpdd.common.models.random_net import RandomNet, feature_count, features
 from dpdd.common.synthesis.siamese_augmentation import SiameseAugmentation
 
 Shape = tuple[int, ...]
@@ -57,7 +57,7 @@ class SignalSettings:
         """Numbers in one signal."""
         if self.dimensions:
             return self.dimensions * self.moments
-        count = features_of(self.shape, self.width, self.depth)
+        count = feature_count(self.shape, self.width, self.depth)
         if self.kind == "features":
             return count
         kernels = self.width * 9 * (self.shape[0] + (self.depth - 1) * self.width)
@@ -111,7 +111,7 @@ class Signals:
 
 def _affordable(settings: SignalSettings, most_bytes: int = 1 << 29) -> int:
     """How many networks with their subspaces are kept."""
-    count = features_of(settings.shape, settings.width, settings.depth)
+    count = feature_count(settings.shape, settings.width, settings.depth)
     size = 4 * settings.depth * 9 * settings.width**2 + 8 * count * max(settings.dimensions, settings.classes)
     return max(2, min(settings.networks, most_bytes // size))
 

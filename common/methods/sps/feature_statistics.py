@@ -37,7 +37,7 @@ from dpdd.common.privacy.clipping import (
     Layout,
     Segment,
     class_segment,
-    factor_reach,
+    factor_scale,
     global_segment,
     product_segment,
 )
@@ -188,7 +188,7 @@ class FeatureStatistics:
             if segment.factors is None:
                 found[segment.name] = math.sqrt((1.0 - self.count_weight**2 - self._row_share) / 2.0)
             else:
-                found[segment.name] = factor_reach(segment, 0) * factor_reach(segment, 1) / FIXED_POINT_ONE
+                found[segment.name] = factor_scale(segment, 0) * factor_scale(segment, 1) / FIXED_POINT_ONE
         return {**found, COUNT: self.count_weight}
 
     @cached_property

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dpdd.common.methods.sps.classifier import Moments
 from dpdd.common.methods.sps.gaussian_fit import Gaussians, divergence, fit
 from dpdd.common.synthesis.image_embedding import ImageEmbedding
-from dpdd.common.synthesis.teacher import Moments
 
 MEAN_DIRECTIONS, SPREAD_DIRECTIONS = 256, 64
 _UNIT = 100.0

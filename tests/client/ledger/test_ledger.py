@@ -178,9 +178,9 @@ class SlowLedger(Ledger):
     """Reads slowly, so that whoever reads before taking the write lock is sure to be overtaken."""
 
     def entries(self) -> list[Entry]:
-        found = super().entries()
+        entries = super().entries()
         time.sleep(0.02)
-        return found
+        return entries
 
 
 def _reserve_many(path: Path, start: int, results: multiprocessing.Queue) -> None:

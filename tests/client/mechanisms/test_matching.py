@@ -22,16 +22,29 @@ from scipy.stats import norm
 
 from dpdd.client.mechanisms import matching as mechanism
 from dpdd.client.mechanisms.base import Plan
+from dpdd.client.mechanisms.matching import MECHANISM
 from dpdd.client.records.records import Records
 from dpdd.client.silo import Silo
 from dpdd.common.errors import ConfigError
-from dpdd.common.methods.matching import synthesis as matching
-from dpdd.common.methods.matching.signals import MOST_FEATURES, clipped
+from dpdd.common.methods.base import RunDescription
+from dpdd.common.methods.dp_merf.settings import SynthesisSettings as GeneratorSettings
+from dpdd.common.methods.matching import synthesis
+from dpdd.common.methods.matching.settings import MethodSettings
+from dpdd.common.methods.matching.signals import MOST_FEATURES, Signals, clipped
+from dpdd.common.methods.matching.specification import (
+    auxiliary,
+    count_weight,
+    layout,
+    signal_settings,
+    signals,
+    stage_input_shapes,
+    stages,
+)
 from dpdd.common.methods.registry import METHODS
-from dpdd.common.models.random_net import features_of
+from dpdd.common.models.random_net import feature_count
 from dpdd.common.privacy import sampling
 from dpdd.common.privacy.accounting import gaussian_delta, guarantee, largest_mu, rdp_guarantee
-from dpdd.common.privacy.clipping import FIXED_POINT_ONE
+from dpdd.common.privacy.clipping import FIXED_POINT_ONE, Layout
 from dpdd.common.privacy.entropy import SeededEntropy, SystemEntropy
 from dpdd.common.privacy.events import Event, Gaussian, NonPrivate, PoissonGaussian, compose, from_json, parts
 from dpdd.common.privacy.sampling import sampled_event
@@ -40,7 +53,7 @@ from dpdd.common.wire.answer import Reason, Refusal, SignedReleaseBytes
 from dpdd.common.wire.parsing import MOST_BYTES
 from dpdd.common.wire.release import Release, open_signed
 from dpdd.common.wire.request import Kind, ReleaseRequest
-from dpdd.server.aggregation.precision import aggregate
+from dpdd.server.aggregation.rules import aggregate
 from dpdd.server.run.requests import request_groups
 from dpdd.server.run.scenario import Scenario, load_scenario
 from tests.client.silos import CLASSES, SHAPE, make_request, make_silo
@@ -64,15 +77,20 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 kinds = pytest.mark.parametrize("kind", KINDS)
 SEED = 3
+RUN = RunDescription(CLASSES, SHAPE, SEED)
 
 
-def values(**changes: Any) -> matching.MethodSettings:
-    return matching.MethodSettings(**{**SMALL, **changes})
+def values(**changes: Any) -> MethodSettings:
+    return MethodSettings(**{**SMALL, **changes})
 
 
-def asked(chosen: matching.MethodSettings, **changes: Any) -> ReleaseRequest:
+def asked(chosen: MethodSettings, **changes: Any) -> ReleaseRequest:
     found = {"method": "dosser", "settings": chosen.model_dump(mode="json"), "public_seed": SEED, "epsilon": math.inf}
     return make_request(**{**found, **changes})
+
+
+def signals_of(chosen: MethodSettings) -> Signals:
+    return signals(chosen, auxiliary(chosen, {}, RUN), RUN)
 
 
 def hostile(seed: int = 4) -> tuple[np.ndarray, np.ndarray]:
@@ -118,12 +136,12 @@ class Draws:
         return np.flatnonzero(self._samples[self._drawn - 1, self._kept])
 
     def __call__(
-        self, chosen: matching.MethodSettings, images: np.ndarray, labels: np.ndarray, kept: Sequence[int] | np.ndarray
+        self, chosen: MethodSettings, images: np.ndarray, labels: np.ndarray, kept: Sequence[int] | np.ndarray
     ) -> list[Sums]:
         self._kept, self._drawn, self._found = np.asarray(kept, np.int64), 0, []
         records, request = Records(images[self._kept], labels[self._kept]), asked(chosen, shape=self._shape)
-        plan = mechanism.plan(request, chosen)
-        released = mechanism.run(records, request, chosen, plan, SeededEntropy(0), lambda *_: None)
+        plan = MECHANISM.plan(request, chosen)
+        released = MECHANISM.run(records, request, chosen, plan, SeededEntropy(0), lambda *_: None)
         assert self._drawn == len(self._found) == chosen.draws and released.event == NonPrivate()
         return [piece.arrays for piece in self._found]
 
@@ -180,8 +198,8 @@ def test_a_record_moves_its_own_draws_by_at_most_one_unit_and_nothing_else(
 @kinds
 def test_a_view_of_every_kind_was_among_these_draws(kind: str) -> None:
     chosen = values(**KINDS[kind])
-    made = matching.signals(chosen, matching.auxiliary(chosen, {}, SHAPE, SEED), 3, SHAPE, SEED)
-    seen = [made.draw(number).augmentation.kind for number in range(chosen.draws)]
+    every = signals_of(chosen)
+    seen = [every.draw(number).augmentation.kind for number in range(chosen.draws)]
     assert {(True, False, False), (False, True, False), (False, False, True)} <= set(seen) and len(set(seen)) >= 4
 
 
@@ -219,8 +237,8 @@ def test_every_kind_of_view_is_tried_for_its_place(monkeypatch: pytest.MonkeyPat
     )
     chosen, (images, labels) = values(), hostile()
     Draws(monkeypatch, samples(13, 12))(chosen, images, labels, range(8, 12))
-    made = matching.signals(chosen, matching.auxiliary(chosen, {}, SHAPE, SEED), 3, SHAPE, SEED)
-    assert len(tried) == len({made.draw(number).augmentation.kind for number in range(13)}) > 3
+    every = signals_of(chosen)
+    assert len(tried) == len({every.draw(number).augmentation.kind for number in range(13)}) > 3
 
 
 @kinds
@@ -278,9 +296,7 @@ def released(silo: Silo, request: ReleaseRequest) -> Release:
     return open_signed(answer.data, silo.public_key)
 
 
-def five_silos(
-    folder: Path, chosen: matching.MethodSettings, method: str
-) -> tuple[Release, list[Release], matching.Layout, np.ndarray]:
+def five_silos(folder: Path, chosen: MethodSettings, method: str) -> tuple[Release, list[Release], Layout, np.ndarray]:
     """One silo's release of all records, and those of five silos with a fifth each; without noise."""
     generator = np.random.Generator(np.random.PCG64(8))
     images, labels = generator.integers(0, 256, (100, *SHAPE), dtype=np.uint8), generator.integers(0, 3, 100)
@@ -292,7 +308,7 @@ def five_silos(
         for n, p in enumerate([np.arange(100), *order])
     ]
     assert not found[0].releasable
-    return found[0], found[1:], matching.layout(chosen, 3, 0, SHAPE), np.bincount(labels, minlength=3)
+    return found[0], found[1:], layout(chosen, RUN, 0), np.bincount(labels, minlength=3)
 
 
 @pytest.mark.parametrize(
@@ -302,24 +318,24 @@ def test_five_silos_with_a_fifth_each_release_what_one_with_everything_does(
     tmp_path: Path, method: str, kind: str, draws: int
 ) -> None:
     chosen = values(**KINDS[kind], draws=draws, rate=1.0)
-    one, five, layout, counts = five_silos(tmp_path, chosen, method)
-    weight = matching.count_weight(chosen, 0)
-    alone, together = (aggregate(releases, layout, "sum", weight) for releases in ([one], five))
+    one, five, sums, counts = five_silos(tmp_path, chosen, method)
+    weight = count_weight(chosen, 0)
+    alone, together = (aggregate(releases, sums, "sum", weight) for releases in ([one], five))
     np.testing.assert_array_equal(together.sums["signal"], alone.sums["signal"])
     # Counts are divided by √draws and rounded, once by each silo: exact where the root is whole.
     rounding = 0.0 if draws == 4 else 0.5 * (5 + 1) / FIXED_POINT_ONE
     np.testing.assert_allclose(together.sums["count"], alone.sums["count"], atol=rounding, rtol=0.0)
     np.testing.assert_allclose(alone.sums["count"][:, 0] / weight, counts, rtol=1e-4)
-    weighed = aggregate(five, layout, "precision", weight)
+    weighed = aggregate(five, sums, "precision", weight)
     np.testing.assert_allclose(weighed.sums["signal"], alone.sums["signal"], atol=1e-6)
 
 
 def test_sixteen_bits_cost_five_silos_at_most_half_a_step_each(tmp_path: Path) -> None:
     long, short = values(dimensions=6, draws=4, rate=1.0), values(dimensions=6, draws=4, rate=1.0, encoding="short")
-    exact, five_exact, layout, _ = five_silos(tmp_path / "long", long, "dosser")
+    exact, five_exact, sums, _ = five_silos(tmp_path / "long", long, "dosser")
     one, five, _, _ = five_silos(tmp_path / "short", short, "dosser")
     steps = [int(release.arrays["signal-step"][0, 0]) for release in five]
-    found, expected = (aggregate(r, layout, "sum", 1.0).sums for r in (five, [exact]))
+    found, expected = (aggregate(r, sums, "sum", 1.0).sums for r in (five, [exact]))
     assert np.abs(found["signal"] - expected["signal"]).max() * FIXED_POINT_ONE <= sum(steps) / 2
     np.testing.assert_array_equal(found["count"], expected["count"])
     assert one.arrays["signal"].dtype == np.int16 and max(steps) < 2 * FIXED_POINT_ONE * 100 / 2**15
@@ -334,15 +350,15 @@ def test_a_release_without_noise_gives_the_true_mean_signals(kind: str, encoding
     images, labels = generator.random((40, *SHAPE)).astype(np.float32), np.arange(40) % 2
     chosen = values(**KINDS[kind], rate=1.0, draws=5, encoding=encoding, count_share=0.4)
     request = asked(chosen)
-    plan = mechanism.plan(request, chosen)
-    found = mechanism.run(Records(images, labels), request, chosen, plan, SeededEntropy(0), lambda *_: None)
-    wanted, known = matching.targets(of_one_silo(found.arrays, found.event), chosen, 3)
+    plan = MECHANISM.plan(request, chosen)
+    found = MECHANISM.run(Records(images, labels), request, chosen, plan, SeededEntropy(0), lambda *_: None)
+    wanted, known = synthesis.targets(of_one_silo(found.arrays, found.event), chosen, 3)
     assert known.tolist() == [True, True, False]
-    made = matching.signals(chosen, matching.auxiliary(chosen, {}, SHAPE, SEED), 3, SHAPE, SEED)
+    every = signals_of(chosen)
     for number in range(5):
-        signals = torch.from_numpy(made.draw(number).of_records(torch.from_numpy(images), torch.from_numpy(labels)))
+        drawn = torch.from_numpy(every.draw(number).of_records(torch.from_numpy(images), torch.from_numpy(labels)))
         for label in range(2):
-            mean = clipped(signals)[labels == label].mean(dim=0)
+            mean = clipped(drawn)[labels == label].mean(dim=0)
             torch.testing.assert_close(wanted[number, label], mean, atol=1e-4, rtol=0.0)
 
 
@@ -404,18 +420,18 @@ PLANS: dict[str, dict[str, Any]] = {
 }
 
 
-def centre_of(chosen: matching.MethodSettings) -> dict[str, np.ndarray]:
-    shapes = matching.stage_input_shapes(chosen, 3, SHAPE)
+def stage_input_of(chosen: MethodSettings) -> dict[str, np.ndarray]:
+    shapes = stage_input_shapes(chosen, RUN)
     generator = np.random.Generator(np.random.PCG64(9))
     images = generator.integers(0, 256, shapes["images"], dtype=np.uint8)
     return {"images": images, "labels": np.arange(len(images)) % 3}
 
 
-def plans_of(chosen: matching.MethodSettings, **changes: Any) -> list[Plan]:
+def plans_of(chosen: MethodSettings, **changes: Any) -> list[Plan]:
     """The plan of every stage."""
     first = asked(chosen, **{"epsilon": 1.0} | changes)
-    later = [replace(first, stage=1, stage_input=centre_of(chosen))] if matching.stages(chosen) == 2 else []
-    return [mechanism.plan(request, chosen) for request in (first, *later)]
+    later = [replace(first, stage=1, stage_input=stage_input_of(chosen))] if stages(chosen) == 2 else []
+    return [MECHANISM.plan(request, chosen) for request in (first, *later)]
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -452,20 +468,20 @@ def test_samples_so_rare_that_delta_covers_them_still_get_noise(monkeypatch: pyt
     assert mechanism.LEAST_NOISE >= 0.25
     monkeypatch.setattr(mechanism, "LEAST_NOISE", 1.0)  # accounting for less noise takes longer
     rare = values(rate=1e-9, draws=1)
-    plan = mechanism.plan(asked(rare, epsilon=1.0), rare)
+    plan = MECHANISM.plan(asked(rare, epsilon=1.0), rare)
     assert plan.event == PoissonGaussian(1.0, 1e-9, 1) and plan.distance > 0.0
 
 
 def schedules() -> Iterator[tuple[str, float, int, float]]:
     """(name, rate, draws, ε) of every preset, and of every scenario of the family that asks for privacy."""
     for entry in METHODS.values():
-        if entry.module == "matching" and entry.name != "dm":
+        if entry.family == "matching" and entry.name != "dm":
             chosen: Any = entry.settings({})
             yield entry.name, chosen.rate, chosen.draws, 1.0
     for path in sorted(Path(__file__).parents[3].joinpath("scenarios", "files").glob("*.toml")):
         scenario = load_scenario(str(path))
         entry = METHODS[scenario.method.name]
-        if entry.module == "matching" and math.isfinite(scenario.privacy.epsilon):
+        if entry.family == "matching" and math.isfinite(scenario.privacy.epsilon):
             chosen = entry.settings(scenario.method.settings)
             yield path.stem, chosen.rate, chosen.draws, scenario.privacy.epsilon
 
@@ -487,7 +503,7 @@ def test_one_entry_of_the_ledger_holds_the_event_of_all_draws(tmp_path: Path, na
     silo = matching_silo(tmp_path / "north")
     request = asked(chosen, epsilon=1.0)
     release = released(silo, request)
-    planned = mechanism.plan(request, chosen)
+    planned = MECHANISM.plan(request, chosen)
     (reserved,) = [entry for entry in silo.ledger().entries() if entry.kind == "reserve"]
     assert release.event == planned.event == from_json(reserved.body["event"])
     assert release.ledger_entry == reserved.hash and release.releasable
@@ -510,21 +526,20 @@ def test_two_stages_are_reserved_together(tmp_path: Path, name: str) -> None:
     (reserved,) = [entry for entry in silo.ledger().entries() if entry.kind == "reserve"]
     assert from_json(reserved.body["event"]) == plans[0].whole == plans[1].whole
     assert reserved.body["stages"] == 2 and one.event == plans[0].event and isinstance(one.event, Gaussian)
-    two = released(silo, replace(first, stage=1, stage_input=centre_of(chosen)))
+    two = released(silo, replace(first, stage=1, stage_input=stage_input_of(chosen)))
     assert two.event == plans[1].event and compose(one.event, two.event) == plans[0].whole
     assert [entry.kind for entry in silo.ledger().entries()] == ["open", "reserve", "commit", "stage", "commit"]
-    other = centre_of(chosen)
+    other = stage_input_of(chosen)
     other["images"] = 255 - other["images"]
     refusal = silo.answer(replace(first, stage=1, stage_input=other).encode())
-    assert isinstance(refusal, Refusal) and "another centre" in refusal.message
+    assert isinstance(refusal, Refusal) and "another input" in refusal.message
     assert two.arrays["signal"].dtype == np.int16
-    layout = matching.layout(chosen, 3, 1, SHAPE)
-    aggregate([two], layout, "sum", matching.count_weight(chosen, 1))
+    aggregate([two], layout(chosen, RUN, 1), "sum", count_weight(chosen, 1))
 
 
 def test_a_distilled_set_has_the_event_of_both_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    quick = matching.dp_merf.SynthesisSettings(steps=2, hidden=8, batch=10)
-    monkeypatch.setattr(matching.dp_merf, "SynthesisSettings", lambda: quick)
+    quick = GeneratorSettings(steps=2, hidden=8, batch=10)
+    monkeypatch.setattr(synthesis, "GeneratorSettings", lambda: quick)
     chosen = values(**PLANS["everybody, two stages"])
     silo = matching_silo(tmp_path / "north", records=900)
     asked_for = {"method": chosen.model_dump(mode="json"), "synthesis": {"steps": 2}, "images_per_class": 2}
@@ -536,9 +551,9 @@ def test_a_distilled_set_has_the_event_of_both_stages(tmp_path: Path, monkeypatc
 def test_noise_is_in_every_draw_and_has_the_stated_width() -> None:
     chosen = values(rate=0.3, draws=40, networks=1)
     request, sigma = asked(chosen, epsilon=1.0), 5.0
-    plan = replace(mechanism.plan(asked(chosen), chosen), event=PoissonGaussian(sigma, 0.3, 40))
+    plan = replace(MECHANISM.plan(asked(chosen), chosen), event=PoissonGaussian(sigma, 0.3, 40))
     nobody = Records(np.zeros((0, *SHAPE), np.uint8), np.zeros(0, np.int64))
-    found = mechanism.run(nobody, request, chosen, plan, SystemEntropy(), lambda *_: None)
+    found = MECHANISM.run(nobody, request, chosen, plan, SystemEntropy(), lambda *_: None)
     assert found.event == PoissonGaussian(sigma, 0.3, 40)
     noise = found.arrays["signal"].reshape(40, -1) / FIXED_POINT_ONE / sigma
     assert noise.shape == (40, 3 * 16) and abs(noise.std() - 1.0) < 5.0 / math.sqrt(2 * noise.size)
@@ -564,16 +579,16 @@ def _noise(sigma: float, seed: int) -> list[tuple[str, np.ndarray]]:
 # Hostile requests -----------------------------------------------------------------------------------------------------
 
 
-def with_centre(**changes: Any) -> dict[str, Any]:
+def with_stage_input(**changes: Any) -> dict[str, Any]:
     chosen = values(auxiliary="generated")
-    return {"settings": chosen.model_dump(mode="json"), "stage": 1, "centre": centre_of(chosen)} | changes
+    return {"settings": chosen.model_dump(mode="json"), "stage": 1, "stage_input": stage_input_of(chosen)} | changes
 
 
 def spoiled(**arrays: np.ndarray) -> dict[str, Any]:
-    return with_centre(stage_input={**centre_of(values(auxiliary="generated")), **arrays})
+    return with_stage_input(stage_input={**stage_input_of(values(auxiliary="generated")), **arrays})
 
 
-GOOD = centre_of(values(auxiliary="generated"))
+GOOD = stage_input_of(values(auxiliary="generated"))
 HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
     "dimensions left open": ({"settings": SMALL | {"dimensions": "auto"}}, "dimensions open"),
     "more dimensions than features": ({"settings": SMALL | {"dimensions": 17}}, "no subspace of 17 dimensions"),
@@ -599,17 +614,17 @@ HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
     "too many numbers": ({"settings": SMALL | {"draws": 20_000, "width": 512, "depth": 1}}, "numbers at once"),
     "too many bytes": ({"settings": SMALL | {"draws": 20_000, "width": 256, "depth": 1}}, "can be sent"),
     "wide gradients": ({"settings": SMALL | {"signal": "gradients", "width": 512, "draws": 300}}, "numbers at once"),
-    "a centre in stage 0": ({"centre": GOOD}, "stage 0 has no centre"),
-    "a stage too many": (with_centre(stage=2), "there is no stage 2"),
-    "a second stage of one": ({"stage": 1, "centre": GOOD}, "there is no stage 1"),
-    "a stage without a centre": (with_centre(stage_input={}), "stage 1 has a centre"),
+    "an input in stage 0": ({"stage_input": GOOD}, "stage 0 has no input"),
+    "a stage too many": (with_stage_input(stage=2), "there is no stage 2"),
+    "a second stage of one": ({"stage": 1, "stage_input": GOOD}, "there is no stage 1"),
+    "a stage without an input": (with_stage_input(stage_input={}), "stage 1 has an input"),
     "too few images": (spoiled(images=GOOD["images"][:-1]), "should bring"),
     "images of another shape": (spoiled(images=GOOD["images"].transpose(0, 2, 1, 3)), "should bring"),
     "images in floats": (spoiled(images=GOOD["images"].astype(np.float32)), "images in bytes"),
     "labels in floats": (spoiled(labels=GOOD["labels"].astype(np.float64)), "labels in 64 bits"),
     "too few labels": (spoiled(labels=GOOD["labels"][:-1]), "should bring"),
     "an array too many": (spoiled(more=np.zeros(3)), "should bring"),
-    "an array too few": (with_centre(stage_input={"images": GOOD["images"]}), "should bring"),
+    "an array too few": (with_stage_input(stage_input={"images": GOOD["images"]}), "should bring"),
 }
 
 
@@ -638,7 +653,7 @@ def test_hostile_requests_are_refused_in_a_sentence_and_cost_nothing(
 @pytest.mark.parametrize("shape", [(64,), (1, 3, 300), (1, 300, 3)])
 def test_records_that_no_network_can_look_at_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ConfigError, match="are not for records of shape"):
-        mechanism.plan(replace(asked(values()), shape=shape), values())
+        MECHANISM.plan(replace(asked(values()), shape=shape), values())
 
 
 @settings(max_examples=150, deadline=None)
@@ -665,11 +680,11 @@ def test_no_request_makes_a_silo_hold_or_send_absurdly_much(
     names = tuple(f"c{n}" for n in range(classes))
     try:
         chosen = values(**changes)
-        plan = mechanism.plan(replace(asked(chosen), shape=shape, classes=names), chosen)
+        plan = MECHANISM.plan(replace(asked(chosen), shape=shape, classes=names), chosen)
     except (ConfigError, ValueError):
         return
-    features = features_of(shape, chosen.width, chosen.depth)
-    length = matching.signal_settings(chosen, classes, shape, 0).length
+    features = feature_count(shape, chosen.width, chosen.depth)
+    length = signal_settings(chosen, RunDescription(names, shape, 0)).length
     sums = chosen.draws * classes * (length + 1)
     assert max(plan.coordinates, sums) <= 2**28 and plan.bytes < MOST_BYTES
     assert features <= MOST_FEATURES and mechanism.BATCH * length <= 2**28
@@ -680,7 +695,7 @@ def test_the_papers_own_schedules_are_not_too_large() -> None:
     """Ten thousand draws of all 2,048 features of a CIFAR-10 network, in sixteen bits."""
     chosen = values(draws=10_000, width=128, depth=3, encoding="short")
     request = replace(asked(chosen), shape=(3, 32, 32), classes=tuple(f"c{n}" for n in range(10)))
-    assert mechanism.plan(request, chosen).bytes == 2 * 10_000 * 10 * 2048 + 80
+    assert MECHANISM.plan(request, chosen).bytes == 2 * 10_000 * 10 * 2048 + 80
 
 
 def test_what_a_coordinator_makes_of_auto_is_one_number_that_silos_accept() -> None:
@@ -700,20 +715,20 @@ def test_what_a_coordinator_makes_of_auto_is_one_number_that_silos_accept() -> N
     assert isinstance(dimensions, int) and 1 <= dimensions <= 10
     for request in asked_of:
         chosen = METHODS["dosser"].settings(request.settings)
-        assert isinstance(chosen, matching.MethodSettings) and chosen.model_dump(mode="json") == request.settings
-        assert mechanism.plan(request, chosen).coordinates == 3 * 10 * (dimensions + 1)
+        assert isinstance(chosen, MethodSettings) and chosen.model_dump(mode="json") == request.settings
+        assert MECHANISM.plan(request, chosen).coordinates == 3 * 10 * (dimensions + 1)
 
 
 @pytest.mark.parametrize("pixel", [0, 128])
 @kinds
 def test_auxiliary_images_without_any_content_are_answered(tmp_path: Path, kind: str, pixel: int) -> None:
-    """Nothing that a coordinator centres on makes a silo fail once its budget is set aside."""
+    """Nothing that a coordinator asks with makes a silo fail once its budget is set aside."""
     chosen = values(**KINDS[kind], auxiliary="generated", draws=2, rate=1.0)
-    centre = {**centre_of(chosen), "images": np.full_like(centre_of(chosen)["images"], pixel)}
-    request = replace(asked(chosen), stage=1, stage_input=centre)
+    stage_input = {**stage_input_of(chosen), "images": np.full_like(stage_input_of(chosen)["images"], pixel)}
+    request = replace(asked(chosen), stage=1, stage_input=stage_input)
     images, labels = hostile()
     records = Records(images[8:], labels[8:])
-    plan = mechanism.plan(request, chosen)
-    found = mechanism.run(records, request, chosen, plan, SeededEntropy(0), lambda *_: None)
-    counts = found.arrays["count"][:, 0] / FIXED_POINT_ONE / matching.count_weight(chosen, 1)
+    plan = MECHANISM.plan(request, chosen)
+    found = MECHANISM.run(records, request, chosen, plan, SeededEntropy(0), lambda *_: None)
+    counts = found.arrays["count"][:, 0] / FIXED_POINT_ONE / count_weight(chosen, 1)
     np.testing.assert_allclose(counts, np.bincount(labels[8:], minlength=3), atol=1e-3)

@@ -52,46 +52,46 @@ def write_all(base: Path, images: np.ndarray, labels: np.ndarray) -> dict[str, D
     names = [CLASSES[label] for label in labels]
     flat = images.reshape(len(images), int(np.prod(shape)))
     header = [f"pixel{number}" for number in range(flat.shape[1])]
-    made: dict[str, DataSpec] = {}
+    specs: dict[str, DataSpec] = {}
     for kind in ("png", "bmp"):
         (base / kind / "emu").mkdir(parents=True)
         for row, (image, name) in enumerate(zip(images, names, strict=True)):
             (base / kind / name).mkdir(parents=True, exist_ok=True)
             (base / kind / name / f"{row:04}.{kind}").write_bytes(picture(image, kind.upper()))
-        made[f"folder of {kind}"] = spec("image-folder", kind, shape)
+        specs[f"folder of {kind}"] = spec("image-folder", kind, shape)
 
     write_csv(base / "pixels.csv", ["label", *header], [[n, *r] for n, r in zip(names, flat.tolist(), strict=True)])
-    made["csv of pixels"] = spec("csv", "pixels.csv", shape)
+    specs["csv of pixels"] = spec("csv", "pixels.csv", shape)
     files = [f"png/{name}/{row:04}.png" for row, name in enumerate(names)]
     write_csv(base / "files.csv", ["id", "file", "y"], [[7, f, la] for f, la in zip(files, labels, strict=True)])
-    made["csv of files"] = spec("csv", "files.csv", shape, image_column="file", label_column="y")
+    specs["csv of files"] = spec("csv", "files.csv", shape, image_column="file", label_column="y")
 
     columns = {"label": labels, **dict(zip(header, flat.T, strict=True))}
     pq.write_table(pa.table(columns), base / "pixels.parquet")
-    made["parquet of pixels"] = spec("parquet", "pixels.parquet", shape)
+    specs["parquet of pixels"] = spec("parquet", "pixels.parquet", shape)
     encoded = [picture(image) for image in images]
     dictionary = pa.array(names, pa.string()).dictionary_encode()
     pq.write_table(pa.table({"image": pa.array(encoded, pa.binary()), "label": dictionary}), base / "bytes.parquet")
-    made["parquet of bytes"] = spec("parquet", "bytes.parquet", shape, image_column="image")
+    specs["parquet of bytes"] = spec("parquet", "bytes.parquet", shape, image_column="image")
     struct = pa.struct({"bytes": pa.binary(), "path": pa.string()})
     structs = pa.array([{"bytes": data, "path": None} for data in encoded], struct)
     pq.write_table(pa.table({"image": structs, "label": labels}), base / "structs.parquet")
-    made["parquet of structs"] = spec("parquet", "structs.parquet", shape, image_column="image")
+    specs["parquet of structs"] = spec("parquet", "structs.parquet", shape, image_column="image")
 
     np.savez(base / "first.npz", images=images, labels=labels)
-    made["npz, channels first"] = spec("npz", "first.npz", shape)
+    specs["npz, channels first"] = spec("npz", "first.npz", shape)
     np.savez_compressed(base / "last.npz", x=images.transpose(0, 2, 3, 1), y=np.array(names, dtype=str)[:, None])
-    made["npz, channels last"] = spec("npz", "last.npz", shape, images_key="x", labels_key="y")
+    specs["npz, channels last"] = spec("npz", "last.npz", shape, images_key="x", labels_key="y")
     np.savez(base / "float.npz", images=(images / 255).astype(np.float64), labels=labels)
-    made["npz of floats"] = spec("npz", "float.npz", shape, value_range=(0, 1))
+    specs["npz of floats"] = spec("npz", "float.npz", shape, value_range=(0, 1))
     if shape[0] == 1:
         np.savez(base / "flat.npz", images=images[:, 0], labels=np.array(names, dtype="S"))
-        made["npz without channels"] = spec("npz", "flat.npz", shape)
+        specs["npz without channels"] = spec("npz", "flat.npz", shape)
         for suffix in ("", ".gz"):
             idx.write(base / f"images{suffix}", images[:, 0])
             idx.write(base / f"labels{suffix}", labels.astype(np.uint8))
-            made[f"idx{suffix}"] = spec("idx", f"images{suffix}", shape, labels=f"labels{suffix}")
-    return made
+            specs[f"idx{suffix}"] = spec("idx", f"images{suffix}", shape, labels=f"labels{suffix}")
+    return specs
 
 
 # Formats agree
@@ -100,9 +100,9 @@ def write_all(base: Path, images: np.ndarray, labels: np.ndarray) -> dict[str, D
 @pytest.mark.parametrize("channels", [1, 3])
 def test_every_format_gives_the_same_records(tmp_path: Path, channels: int) -> None:
     images, labels = sample(channels)
-    made = write_all(tmp_path, images, labels)
-    assert len(made) == (13 if channels == 1 else 10)
-    for name, declared in made.items():
+    specs = write_all(tmp_path, images, labels)
+    assert len(specs) == (13 if channels == 1 else 10)
+    for name, declared in specs.items():
         records = load(declared, tmp_path)
         assert np.array_equal(records.labels, labels), name
         [(batch, batch_labels)] = records.batches(100)
@@ -115,14 +115,18 @@ def test_every_format_gives_the_same_records(tmp_path: Path, channels: int) -> N
 @pytest.mark.parametrize("ending", ["", "\n", "\r\n\n\n"])
 def test_a_source_without_records_is_legal_in_every_format(tmp_path: Path, ending: str) -> None:
     # It is the neighbour of a source with one record, so it must load alike.
-    made = write_all(tmp_path, *sample(1, count=0))
+    specs = write_all(tmp_path, *sample(1, count=0))
     for name in ("pixels.csv", "files.csv"):
         (tmp_path / name).write_bytes((tmp_path / name).read_bytes().rstrip() + ending.encode())
-    for name, declared in made.items():
+    for name, declared in specs.items():
         records = load(declared, tmp_path)
         assert len(records) == 0 and records.features.shape == (0, 1, 4, 5), name
-        found = describe(records, declared)
-        assert found.count == 0 and found.per_class == {"cat": 0, "dog": 0, "emu": 0} and found.minimum is None
+        description = describe(records, declared)
+        assert (
+            description.count == 0
+            and description.per_class == {"cat": 0, "dog": 0, "emu": 0}
+            and description.minimum is None
+        )
 
 
 def table_files(base: Path, values: np.ndarray, labels: np.ndarray) -> list[DataSpec]:
@@ -296,9 +300,9 @@ def test_records_check_their_parts(features: np.ndarray, labels: np.ndarray) -> 
 def test_describe(tmp_path: Path) -> None:
     values = np.array([[1, np.nan], [np.inf, np.nan], [-5, 4]])
     declared = table_files(tmp_path, values, np.array([0, 2, 2]))[0]
-    found = describe(load(declared, tmp_path), declared)
-    assert (found.count, found.non_finite, found.minimum, found.maximum) == (3, 2, -5, 4)
-    assert found.per_class == {"cat": 1, "dog": 0, "emu": 2} and found.shape == (2,)
+    description = describe(load(declared, tmp_path), declared)
+    assert (description.count, description.non_finite, description.minimum, description.maximum) == (3, 2, -5, 4)
+    assert description.per_class == {"cat": 1, "dog": 0, "emu": 2} and description.shape == (2,)
     images = describe(Records(np.full((1, 1, 2, 2), 255, dtype=np.uint8), np.array([1])), spec("npz", "x", (1, 2, 2)))
     assert (images.minimum, images.maximum) == (1, 1)
     empty = describe(Records(np.full((1, 1), np.nan, dtype=np.float32), np.array([1])), spec("npz", "x", (1,)))

@@ -44,11 +44,11 @@ def serve(folder: Path) -> None:
     """The server's process: the exchange, and a plain service that counts. Commands come on stdin, answers go out."""
     import grpc
 
-    from dpdd.server.transport.board import Board
     from dpdd.server.transport.coordinator import Coordinator
+    from dpdd.server.transport.request_queue import RequestQueue
     from dpdd.server.transport.service import _CHANNEL, MOST_MESSAGE, Address, ExchangeServer
 
-    coordinator, board = Coordinator(folder / "coordinator"), Board(folder / "run" / "store")
+    coordinator, queue = Coordinator(folder / "coordinator"), RequestQueue(folder / "run" / "store")
 
     def count(parts: Iterator[bytes], _context: Any) -> bytes:
         return str(sum(map(len, parts))).encode()
@@ -59,7 +59,7 @@ def serve(folder: Path) -> None:
     mutual = grpc.ssl_server_credentials([coordinator.server_key_and_certificate], coordinator.authority.pem, True)
     port = plain.add_secure_port("127.0.0.1:0", mutual)
     plain.start()
-    with ExchangeServer(coordinator, board, Address()) as server:
+    with ExchangeServer(coordinator, queue, Address()) as server:
         print(json.dumps({"exchange": server.port, "join": server.join_port, "plain": port}), flush=True)
         before = cpu = 0.0
         for line in sys.stdin:
@@ -76,7 +76,7 @@ def serve(folder: Path) -> None:
                     data = Path(path).read_bytes()
                     import hashlib
 
-                    board.ask(hashlib.sha256(data).hexdigest(), data, silos)
+                    queue.ask(hashlib.sha256(data).hexdigest(), data, silos)
                     print("{}", flush=True)
     plain.stop(0)
 

@@ -81,7 +81,7 @@ def test_refusals_count_only_in_a_row(node: Node, monkeypatch: pytest.MonkeyPatc
             if (error := next(left)) is not None:
                 raise error
 
-        return node._persistently(send)
+        return node._send_with_retries(send)
 
     assert sending(*[damaged, cut] * 5, None)
     assert not sending(*[damaged] * ATTEMPTS, None)
@@ -104,9 +104,9 @@ def test_a_failure_nobody_foresaw_is_trouble_and_the_next_request_is_heard(
 
             monkeypatch.setattr(node, "_send_release", broken)
             here.ask(silo, request=first)
-            until(lambda: (row := here.board.row(first.id, "north")) and row.state == "in trouble")
+            until(lambda: (row := here.queue.row(first.id, "north")) and row.state == "in trouble")
             here.ask(silo, request=second)
-            until(lambda: (row := here.board.row(second.id, "north")) and row.state != "asked")
+            until(lambda: (row := here.queue.row(second.id, "north")) and row.state != "asked")
         assert entries(silo)[:3] == ["open", "reserve", "commit"]
 
 
@@ -117,4 +117,4 @@ def test_something_that_is_not_a_request_does_not_stop_the_node(tmp_path: Path) 
             node._inbox.put(b"\xff noise")
             node._inbox.put(sign_request(b"", here.coordinator.request_key))  # signed, and still no request
             request = here.ask(silo)
-            until(lambda: here.board.digest(request.id, "north"))
+            until(lambda: here.queue.digest(request.id, "north"))

@@ -39,10 +39,10 @@ def test_a_connection_that_is_cut_goes_on_where_it_was(tmp_path: Path, caplog: p
         request = make_request(settings={"features": 100_000})
         with running(silo, address=f"127.0.0.1:{proxy.port}"):
             here.ask(silo, request=request)
-            until(lambda: here.board.digest(request.id, "north"), 60.0)
+            until(lambda: here.queue.digest(request.id, "north"), 60.0)
         proxy.close()
         data = silo.outbox.get(request.id)
-        assert data is not None and here.board.read(here.releases()[0]) == data
+        assert data is not None and here.queue.read(here.releases()[0]) == data
         assert proxy.connections >= 3 and "goes on at byte" in caplog.text
         # A chunk that was cut in the middle is sent again, twice here; nothing else is.
         assert proxy.sent < len(data) + 2 * CHUNK + 100_000, (proxy.sent, len(data))
@@ -66,12 +66,12 @@ def test_an_upload_goes_on_after_the_server_restarts(tmp_path: Path) -> None:
             wire = manifest.to_wire().SerializeToString()
             status = transfer_pb2.TransferStatus.FromString(channel.unary_unary(STATUS)(wire))
             assert (status.received, status.complete) == (2 * CHUNK, False)
-            told: list[int] = []
-            upload(channel, path, manifest_of(path, request.id), told.append)
-            assert told == [2 * CHUNK]
-            upload(channel, path, manifest_of(path, request.id), told.append)
-            assert told == [2 * CHUNK]  # once more sends nothing
-        assert here.board.read(here.releases()[0]) == data and here.partials() == []
+            offsets: list[int] = []
+            upload(channel, path, manifest_of(path, request.id), offsets.append)
+            assert offsets == [2 * CHUNK]
+            upload(channel, path, manifest_of(path, request.id), offsets.append)
+            assert offsets == [2 * CHUNK]  # once more sends nothing
+        assert here.queue.read(here.releases()[0]) == data and here.partials() == []
 
 
 def test_a_damaged_partial_file_is_found_at_the_end_and_sent_again(tmp_path: Path) -> None:
@@ -82,12 +82,12 @@ def test_a_damaged_partial_file_is_found_at_the_end_and_sent_again(tmp_path: Pat
         path = tmp_path / "payload"
         path.write_bytes(data)
         manifest = manifest_of(path, request.id)
-        (here.board.partial / f"north.{request.id}.{manifest.sha256}").write_bytes(bytes(CHUNK))
+        (here.queue.partial / f"north.{request.id}.{manifest.sha256}").write_bytes(bytes(CHUNK))
         with here.channel(silo) as channel:
             with pytest.raises(grpc.RpcError, match="from the start"):
                 upload(channel, path, manifest, lambda _: None)
             upload(channel, path, manifest, lambda _: None)
-        assert here.board.read(here.releases()[0]) == data
+        assert here.queue.read(here.releases()[0]) == data
 
 
 def test_a_silo_keeps_one_partial_file_per_request(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_a_newer_upload_takes_over_from_one_that_hangs(tmp_path: Path) -> None:
             upload(second, path, manifest, lambda _: None)
             assert call.exception().code() is grpc.StatusCode.CANCELLED
             hanging.set()
-        assert here.board.read(here.releases()[0]) == data
+        assert here.queue.read(here.releases()[0]) == data
 
 
 def test_inspecting_a_file_agrees_with_opening_it(tmp_path: Path) -> None:
@@ -136,22 +136,22 @@ def test_inspecting_a_file_agrees_with_opening_it(tmp_path: Path) -> None:
     answer = silo.answer(make_request().encode())
     valid = answer.data  # type: ignore[union-attr]
     inner = release_pb2.SignedRelease.FromString(valid).release
-    path, chance = tmp_path / "x.release", random.Random(5)
+    path, rng = tmp_path / "x.release", random.Random(5)
 
     def accepted(data: bytes) -> bool:
         path.write_bytes(data)
         results = []
-        seen = StreamHash()
+        stream_hash = StreamHash()
         for start in range(0, len(data), 100):
-            seen.update(memoryview(data)[start : start + 100])
-        assert seen.hexdigest() == hashlib.sha256(data).hexdigest()
+            stream_hash.update(memoryview(data)[start : start + 100])
+        assert stream_hash.hexdigest() == hashlib.sha256(data).hexdigest()
         for check in (
             lambda: open_signed(data, silo.public_key),
-            lambda: inspect_signed(path, silo.public_key, seen.signed),
+            lambda: inspect_signed(path, silo.public_key, stream_hash.signed),
         ):
             try:
-                found = check()
-                results.append((found.silo, found.request_id))
+                header = check()
+                results.append((header.silo, header.request_id))
             except (WireError, IntegrityError):
                 results.append(None)
         assert results[0] == results[1], data[:200]
@@ -160,14 +160,14 @@ def test_inspecting_a_file_agrees_with_opening_it(tmp_path: Path) -> None:
     assert accepted(valid)
     for position in [*range(min(len(valid), 600)), *range(len(valid) - 150, len(valid))]:
         assert not accepted(
-            valid[:position] + bytes([valid[position] ^ (1 << chance.randrange(8))]) + valid[position + 1 :]
+            valid[:position] + bytes([valid[position] ^ (1 << rng.randrange(8))]) + valid[position + 1 :]
         )
     for cut in range(0, len(valid), 37):
         assert not accepted(valid[:cut])
     ok = 0
     for _ in range(500):  # signed by the right key, but with anything inside
         data = bytearray(inner)
-        data[chance.randrange(200 if chance.random() < 0.7 else len(data))] = chance.randrange(256)
+        data[rng.randrange(200 if rng.random() < 0.7 else len(data))] = rng.randrange(256)
         ok += accepted(sign_payload(silo, bytes(data)))
     assert 0 < ok < 500
     release = release_pb2.Release.FromString(inner)

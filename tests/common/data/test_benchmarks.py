@@ -85,36 +85,6 @@ def refused(name: str, split: str, *fragments: str) -> str:
     return message
 
 
-# LabelledImages
-
-
-def some() -> benchmarks.LabelledImages:
-    images = np.arange(3, dtype=np.uint8).repeat(4).reshape(3, 1, 2, 2)
-    return benchmarks.LabelledImages(images, np.array([1, 0, 1]), ("a", "b"))
-
-
-def test_labelled_images() -> None:
-    assert len(some()) == 3 and some().shape == (1, 2, 2)
-    assert some().subset([2, 0]).images[:, 0, 0, 0].tolist() == [2, 0]
-    assert some().subset(np.array([True, False, True])).labels.tolist() == [1, 1]
-    assert len(some().subset([])) == 0
-
-
-@pytest.mark.parametrize(
-    ("images", "labels", "fragment"),
-    [
-        (np.zeros((1, 1, 2, 2)), np.zeros(1, dtype=np.int64), "uint8 N, C, H, W"),
-        (np.zeros((1, 2, 2), dtype=np.uint8), np.zeros(1, dtype=np.int64), "uint8 N, C, H, W"),
-        (np.zeros((2, 1, 2, 2), dtype=np.uint8), np.zeros(1, dtype=np.int64), "as many int64 labels"),
-        (np.zeros((1, 1, 2, 2), dtype=np.uint8), np.zeros(1, dtype=np.uint8), "as many int64 labels"),
-        (np.zeros((1, 1, 2, 2), dtype=np.uint8), np.array([2]), "record 1 has a label outside 0..1"),
-    ],
-)
-def test_labelled_images_checks_its_parts(images: np.ndarray, labels: np.ndarray, fragment: str) -> None:
-    with pytest.raises(DataError, match=fragment):
-        benchmarks.LabelledImages(images, labels, ("a", "b"))
-
-
 # The shipped slice
 
 
@@ -123,7 +93,7 @@ def test_the_slice_is_shipped_balanced_and_small() -> None:
         part = benchmarks.load("fashion-slice", split)
         assert part.shape == (1, 28, 28) and part.classes == benchmarks.FASHION_CLASSES
         assert np.bincount(part.labels).tolist() == [per_class] * 10
-    folder = resources.files("dpdd.scenarios") / "data"
+    folder = resources.files("dpdd.common.data")
     with resources.as_file(folder / "fashion-slice.npz") as path:
         assert path.stat().st_size < 11_500_000
     assert "Copyright (c) 2017 Zalando SE" in (folder / "FASHION-MNIST-LICENSE.txt").read_text()
@@ -314,7 +284,7 @@ def run(code: str) -> str:
 
 def test_loading_from_disk_does_not_import_torch() -> None:
     code = (
-        "import sys; from dpdd.common import datasets; benchmarks.load('fashion-slice', 'test');"
+        "import sys; from dpdd.common.data import benchmarks; benchmarks.load('fashion-slice', 'test');"
         "print([name for name in ('torch', 'torchvision') if name in sys.modules])"
     )
     assert run(code) == "[]"

@@ -50,16 +50,16 @@ def one_sentence(error: DpddError) -> bool:
 
 
 @architectures
-def test_taps_equal_what_hooks_see(architecture: Architecture) -> None:
+def test_layer_hooks_see_what_torch_hooks_see(architecture: Architecture) -> None:
     network = trained(architecture)
     batch = images(architecture)
-    seen: list[Tensor] = []
+    expected: list[Tensor] = []
 
     def hook(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         assert isinstance(module, nn.BatchNorm2d)
         assert module.running_mean is not None and module.running_var is not None
         mean, var = (v.view(1, -1, 1, 1) for v in (module.running_mean, module.running_var))
-        seen.append((inputs[0] - mean) / torch.sqrt(var + module.eps))
+        expected.append((inputs[0] - mean) / torch.sqrt(var + module.eps))
 
     handles = [
         module.register_forward_pre_hook(hook) for module in network.modules() if isinstance(module, nn.BatchNorm2d)
@@ -70,23 +70,23 @@ def test_taps_equal_what_hooks_see(architecture: Architecture) -> None:
         handle.remove()
     for grad in (False, True):
         with torch.set_grad_enabled(grad):
-            layers_of = network.layers_of(batch)
-        assert len(layers_of) == len(seen) == len(network.layer_channels)
-        assert [hook.shape[1] for hook in layers_of] == list(network.layer_channels)
-        for hook, expected in zip(layers_of, seen, strict=True):
-            torch.testing.assert_close(hook, expected, rtol=1e-4, atol=1e-4)
+            layers = network.layers_of(batch)
+        assert len(layers) == len(expected) == len(network.layer_channels)
+        assert [layer.shape[1] for layer in layers] == list(network.layer_channels)
+        for layer, wanted in zip(layers, expected, strict=True):
+            torch.testing.assert_close(layer, wanted, rtol=1e-4, atol=1e-4)
 
 
 @architectures
-def test_tapping_changes_neither_features_nor_running_statistics(architecture: Architecture) -> None:
+def test_layer_hooks_change_neither_features_nor_running_statistics(architecture: Architecture) -> None:
     network = trained(architecture)
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     batch = images(architecture)
     shapes: list[torch.Size] = []
-    tapped = network.features(batch, hook=lambda layer: shapes.append(layer.shape))
-    torch.testing.assert_close(tapped, network.features(batch), rtol=1e-4, atol=1e-5)
+    hooked = network.features(batch, hook=lambda layer: shapes.append(layer.shape))
+    torch.testing.assert_close(hooked, network.features(batch), rtol=1e-4, atol=1e-5)
     assert len(shapes) == len(network.layer_channels)
-    torch.testing.assert_close(network(batch), network.head(tapped), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(network(batch), network.head(hooked), rtol=1e-4, atol=1e-5)
     assert all(torch.equal(tensor, before[name]) for name, tensor in network.state_dict().items())
 
 

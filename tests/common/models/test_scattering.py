@@ -17,7 +17,8 @@ from torch import Tensor
 
 from dpdd.common.data import benchmarks
 from dpdd.common.errors import ConfigError, DataError, IntegrityError
-from dpdd.common.methods.sps import synthesis as sps
+from dpdd.common.methods.sps.settings import MethodSettings
+from dpdd.common.methods.sps.specification import feature_statistics
 from dpdd.common.models import backbone
 from dpdd.common.models.backbone import Provenance
 from dpdd.common.models.feature_network import Normalisation
@@ -148,11 +149,11 @@ def test_the_same_every_time() -> None:
     torch.manual_seed(0)
     images = torch.rand(40, 3, 10, 9)
     networks = [ScatteringNet(SMALL).eval() for _ in range(2)]
-    found = [network.features(images) for network in (*networks, networks[0])]
-    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+    features = [network.features(images) for network in (*networks, networks[0])]
+    assert torch.equal(features[0], features[1]) and torch.equal(features[0], features[2])
 
 
-def test_features_are_the_tapped_layers_standardised_per_map() -> None:
+def test_features_are_the_hooked_layers_standardised_per_map() -> None:
     torch.manual_seed(0)
     images = torch.rand(80, 3, 10, 9)
     network = ScatteringNet(SMALL).eval()
@@ -172,7 +173,7 @@ def test_features_are_the_tapped_layers_standardised_per_map() -> None:
         assert float(torch.corrcoef(pair)[0, 1]) > 0.999, "standardising is increasing and affine, map by map"
 
 
-def test_one_scale_has_one_tapped_layer() -> None:
+def test_one_scale_has_one_hooked_layer() -> None:
     network = ScatteringNet(ScatteringArchitecture(1, 8, 8, scales=1, angles=4)).eval()
     assert network.layer_channels == (5,) and network.features(torch.rand(2, 1, 8, 8)).shape == (2, 5 * 16)
 
@@ -288,17 +289,16 @@ def test_dead_leaves_use_the_range_and_their_seed() -> None:
 @pytest.mark.parametrize("name", make_scattering.BACKBONES)
 def test_no_run_is_refused_a_backbone_without_public_data(name: str) -> None:
     card = backbone.load(name).card
-    settings = sps.MethodSettings(backbone=name)
     for dataset in benchmarks.names():
         assert not same_source(dataset, card.provenance.public_data)
-        assert backbone_sha256(settings, dataset).hex() == card.sha256
+        assert backbone_sha256([name], dataset).hex() == card.sha256
 
 
 def test_sps_takes_it_as_any_backbone() -> None:
     shipped = backbone.load("scatter28")
-    table = sps.summary(sps.MethodSettings(backbone="scatter28"), shipped, 10, (1, 28, 28), 0)
+    statistics = feature_statistics(MethodSettings(backbone="scatter28"), shipped, 10, (1, 28, 28), 0)
     images = torch.rand(4, 1, 28, 28, requires_grad=True)
-    _, embeddings = table.measure(images)
+    _, embeddings = statistics.measure(images)
     assert embeddings is not None and embeddings.shape == (4, 512 + 49 + 1)
     embeddings[:, :512].sum().backward()
     assert bool(torch.isfinite(embeddings).all()) and images.grad is not None and float(images.grad.abs().max()) > 0

@@ -39,7 +39,7 @@ def variances(whitening: Whitening) -> Tensor:
 def test_features_become_white() -> None:
     features = kronecker(20_000)
     whitening = fitted(features)
-    white = whitening(features, whitening.most)
+    white = whitening(features, whitening.dimensions)
     assert white.mean(0).abs().max() < 1e-3
     kept = variances(whitening)
     expected = kept / (kept + FLOOR * kept.mean())  # what the floor leaves of weak directions
@@ -54,7 +54,7 @@ def test_the_strongest_directions_come_first() -> None:
     scaled = (scaled / scaled.square().mean((0, 2)).sqrt()[:, None]).flatten(1)
     values = torch.linalg.eigvalsh(torch.cov(scaled.T)).flip(0)
     torch.testing.assert_close(variances(whitening), values, rtol=0.05, atol=0.01)
-    few, all_ = whitening(features, 5), whitening(features, whitening.most)
+    few, all_ = whitening(features, 5), whitening(features, whitening.dimensions)
     for index in range(5):  # the same coordinates, but for the floor, which depends on how many there are
         assert torch.corrcoef(torch.stack([few[:, index], all_[:, index]]))[0, 1] > 0.9999
 
@@ -76,7 +76,7 @@ def test_it_hardly_depends_on_the_scale_of_maps() -> None:
 def test_before_it_is_fitted_it_only_scales() -> None:
     features = kronecker(10)
     whitening = Whitening(MAPS, POSITIONS)
-    torch.testing.assert_close(whitening(features, whitening.most), features * (1.0 + FLOOR) ** -0.5)
+    torch.testing.assert_close(whitening(features, whitening.dimensions), features * (1.0 + FLOOR) ** -0.5)
     assert not whitening.fitted and fitted(features).fitted
 
 
@@ -84,8 +84,8 @@ def test_a_map_that_never_varies_stays_finite() -> None:
     features = kronecker(100)
     features[:, :POSITIONS] = 3.0
     whitening = fitted(features)
-    assert torch.isfinite(whitening(features, whitening.most)).all()
-    assert torch.isfinite(whitening(torch.rand_like(features), whitening.most)).all()
+    assert torch.isfinite(whitening(features, whitening.dimensions)).all()
+    assert torch.isfinite(whitening(torch.rand_like(features), whitening.dimensions)).all()
 
 
 def test_gradients_pass() -> None:
@@ -147,4 +147,4 @@ def test_round_trip(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", backbone.available())
 def test_shipped_backbones_are_fitted(name: str) -> None:
     network = backbone.load(name).network
-    assert network.whitening.fitted and network.whitening.most == network.head.in_features
+    assert network.whitening.fitted and network.whitening.dimensions == network.head.in_features

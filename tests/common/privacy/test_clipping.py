@@ -25,7 +25,7 @@ from dpdd.common.privacy.clipping import (
     class_segment,
     clip_to_grid,
     factor_bound,
-    factor_reach,
+    factor_scale,
     factor_to_grid,
     global_segment,
     product_segment,
@@ -303,11 +303,11 @@ class Drawn:
 
 def taken(factors: Factors, kept: NDArray) -> Factors:
     """Some records' factors; one array for both sides stays one array."""
-    found = {}
+    subset = {}
     for name, (left, right) in factors.items():
         part = left[kept]
-        found[name] = (part, part if right is left else right[kept])
-    return found
+        subset[name] = (part, part if right is left else right[kept])
+    return subset
 
 
 @st.composite
@@ -428,7 +428,7 @@ def test_factors_keep_sign_order_and_direction(
     finite = np.isfinite(rows).all(axis=1)
     clipped = rows[finite] / np.maximum(np.abs(rows[finite]).max(axis=1, initial=0.0), 1.0)[:, None]
     clipped = clipped / np.maximum(np.linalg.norm(clipped, axis=1), 1.0)[:, None]
-    assert np.abs(grid[finite] - factor_reach(segment, 0) * clipped).max(initial=0.0) <= 0.5 + 1e-6
+    assert np.abs(grid[finite] - factor_scale(segment, 0) * clipped).max(initial=0.0) <= 0.5 + 1e-6
     long = (np.abs(rows) >= 1.0).any(axis=1) & (np.abs(rows).max(axis=1) < 1e300)
     scaled = rows[long] * 2.0**power
     np.testing.assert_array_equal(factor_to_grid(scaled, segment, 0), grid[long])  # clipped rows are directions
@@ -441,7 +441,7 @@ def test_factors_are_rounded_without_bias() -> None:
     rows = np.random.default_rng(5).normal(size=(4000, 20)) / 5.0
     rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1.0)
     segment = product_segment("p", 20, 20, 1, norm=0.7)
-    exact = rows * factor_reach(segment, 0)
+    exact = rows * factor_scale(segment, 0)
     errors = factor_to_grid(rows, segment, 0) - exact
     tolerance = 5.0 * math.sqrt(1.0 / 12.0 / errors.size)
     assert abs(errors.mean()) < tolerance and abs((errors * np.sign(exact)).mean()) < tolerance
@@ -454,7 +454,7 @@ def test_a_long_factor_uses_the_bound_but_for_rounding(norm: float, width: int) 
     row = np.random.default_rng(1).normal(size=(1, width)) * 1e9
     length = math.sqrt(sum(int(x) ** 2 for x in factor_to_grid(row, segment, 0)[0]))
     assert length <= factor_bound(segment)
-    assert length >= factor_reach(segment, 0) - 0.5 * math.sqrt(width)
+    assert length >= factor_scale(segment, 0) - 0.5 * math.sqrt(width)
 
 
 @settings(deadline=None)
@@ -462,9 +462,9 @@ def test_a_long_factor_uses_the_bound_but_for_rounding(norm: float, width: int) 
 def test_the_room_is_all_that_outer_products_leave(drawn: Drawn) -> None:
     layout = drawn.layout
     taken_up = sum(factor_bound(segment) ** 4 for segment in layout.products)
-    assert layout.room**2 + taken_up <= FIXED_POINT_ONE**2 < (layout.room + 1) ** 2 + taken_up
+    assert layout.plain_clip_norm**2 + taken_up <= FIXED_POINT_ONE**2 < (layout.plain_clip_norm + 1) ** 2 + taken_up
     for row, label in zip(clip_to_grid(drawn.rows, drawn.labels, layout), drawn.labels, strict=True):
-        assert weighted_square(row, int(label), layout) <= layout.room**2
+        assert weighted_square(row, int(label), layout) <= layout.plain_clip_norm**2
 
 
 def test_plain_segments_use_the_room() -> None:
@@ -571,15 +571,15 @@ def test_products_of_real_size_are_exact(count: int, same: bool) -> None:
     left = generator.integers(bound // 2, bound, (count, 320), endpoint=True)
     right = left if same else generator.integers(-bound, bound, (count, 200), endpoint=True)
     one, other = left.astype(np.float64), right.astype(np.float64)
-    found = clipping._summed_products(one, one if same else other)
-    assert found.dtype == np.int64
-    np.testing.assert_array_equal(found, left.T @ right)  # of integers: no library, and no rounding
+    summed = clipping._summed_products(one, one if same else other)
+    assert summed.dtype == np.int64
+    np.testing.assert_array_equal(summed, left.T @ right)  # of integers: no library, and no rounding
 
 
 def test_what_is_not_a_number_fails_the_norm_check(monkeypatch: pytest.MonkeyPatch) -> None:
     """Records are added together in floats: one that slipped through as NaN would take all others with it."""
     monkeypatch.setattr(clipping, "_MARGIN", math.nan)
-    monkeypatch.setattr(clipping, "factor_reach", lambda *_: math.nan)
+    monkeypatch.setattr(clipping, "factor_scale", lambda *_: math.nan)
     layout = Layout((global_segment("x", 2, 1), product_segment("p", 2, 2, 1, norm=0.5)))
     sums = clean(layout, np.ones((3, 2)), np.zeros(3, dtype=np.int64), {"p": (np.ones((3, 2)), np.ones((3, 2)))})
     assert not any(array.any() for array in sums.values())
@@ -595,5 +595,5 @@ def test_one_odd_number_takes_out_all_of_its_record_and_nothing_else(where: str,
     kept = {name: part[others] for name, part in parts.items()}
     expected = clean(layout, kept["row"], labels[others], {"p": (kept["left"], kept["right"])})
     parts[where][2, -1] = poison
-    found = clean(layout, parts["row"], labels, {"p": (parts["left"], parts["right"])})
-    assert all(array.any() for array in expected.values()) and moved(found, expected) == 0
+    sums = clean(layout, parts["row"], labels, {"p": (parts["left"], parts["right"])})
+    assert all(array.any() for array in expected.values()) and moved(sums, expected) == 0

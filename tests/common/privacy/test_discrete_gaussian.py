@@ -323,8 +323,8 @@ def test_ties_among_other_draws_land_in_their_own_place() -> None:
 @pytest.mark.parametrize("scale", [0.3, 4.0, 2048.0])
 def test_shortcut_cells_agree_with_plain_inversion(scale: float) -> None:
     table = dg._table(scale)
-    chance = random.Random(5)
-    words = [chance.getrandbits(64) for _ in range(2_000)]
+    rng = random.Random(5)
+    words = [rng.getrandbits(64) for _ in range(2_000)]
     words += [(cell << (64 - dg._CELL_BITS)) + d for cell in (1, 77, 1 << 17) for d in (0, 1)]
     words += [(cell << (64 - dg._CELL_BITS)) - 1 for cell in (1, 77, 1 << 17)] + [0, (1 << 64) - 1]
     high = [step >> 64 for step in table.steps]

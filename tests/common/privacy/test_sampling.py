@@ -15,17 +15,17 @@ from dpdd.common.privacy.privatise import privatise
 from dpdd.common.privacy.sampling import SampledSum, poisson_sample, sampled_event
 
 
-def rate_matches(found: int, trials: int, rate: float) -> bool:
+def rate_matches(sampled: int, trials: int, rate: float) -> bool:
     """Within five standard deviations: a false alarm in less than one of a million."""
-    return abs(found - trials * rate) < 5.0 * (trials * rate * (1.0 - rate)) ** 0.5
+    return abs(sampled - trials * rate) < 5.0 * (trials * rate * (1.0 - rate)) ** 0.5
 
 
 @pytest.mark.parametrize("rate", [50 / 6000, 0.1, 0.5, 0.9])
 def test_the_rate_is_right_and_others_are_rejected(rate: float) -> None:
-    found = len(poisson_sample(1_000_000, rate, SystemEntropy()))
-    assert rate_matches(found, 1_000_000, rate)
-    assert not rate_matches(found, 1_000_000, 0.9 * rate)
-    assert not rate_matches(found, 1_000_000, min(1.1 * rate, 0.999))
+    sampled = len(poisson_sample(1_000_000, rate, SystemEntropy()))
+    assert rate_matches(sampled, 1_000_000, rate)
+    assert not rate_matches(sampled, 1_000_000, 0.9 * rate)
+    assert not rate_matches(sampled, 1_000_000, min(1.1 * rate, 0.999))
 
 
 def test_records_are_sampled_independently_and_anew_each_time() -> None:
@@ -98,9 +98,9 @@ def test_only_members_are_added_and_each_once() -> None:
     with pytest.raises(ValueError, match="each once"):
         add(total, inside[:1])
     add(total, inside[3:])
-    found = privatise(total, NonPrivate(), SeededEntropy(1)).arrays["sums"]
-    assert found[0].tolist() == [len(inside) * (found[0, 0] // len(inside))] * 4
-    assert found[0, 0] / FIXED_POINT_ONE == pytest.approx(0.5 * len(inside), rel=1e-5) and not found[1:].any()
+    sums = privatise(total, NonPrivate(), SeededEntropy(1)).arrays["sums"]
+    assert sums[0].tolist() == [len(inside) * (sums[0, 0] // len(inside))] * 4
+    assert sums[0, 0] / FIXED_POINT_ONE == pytest.approx(0.5 * len(inside), rel=1e-5) and not sums[1:].any()
 
 
 @pytest.mark.parametrize("rows", [0, 1, 3, 40])

@@ -1,4 +1,4 @@
-"""Portraits: of norm at most 1 whatever the image, with the picture and the constant where they should be."""
+"""Image embeddings: of norm at most 1 whatever the image, with the picture and the constant where they should be."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from dpdd.common.models.feature_network import FeatureNetwork
 from dpdd.common.synthesis.image_embedding import CONSTANT, REACH, ImageEmbedding
 
 SHAPE = (2, 12, 12)
-PORTRAITS = [
+EMBEDDINGS = [
     ImageEmbedding(6, 4, 2),
     ImageEmbedding(0, 4, 2),
     ImageEmbedding(6, 0, 2),
     ImageEmbedding(8, 1, 2),
     ImageEmbedding(1, 16, 2),
 ]
-embeddings = pytest.mark.parametrize("§embedding§", PORTRAITS, ids=str)
+embeddings = pytest.mark.parametrize("embedding", EMBEDDINGS, ids=str)
 
 
-def made() -> FeatureNetwork:
+def make_network() -> FeatureNetwork:
     torch.manual_seed(3)
     network = build(ConvNetArchitecture(channels=2, height=12, width=12, classes=3, widths=(4, 8), pool_after=(1,)))
     with torch.no_grad():
@@ -34,7 +34,7 @@ def made() -> FeatureNetwork:
     return network.requires_grad_(False)
 
 
-NETWORK = made()
+NETWORK = make_network()
 
 
 def of(embedding: ImageEmbedding, images: Tensor) -> Tensor:
@@ -53,7 +53,7 @@ def anything(draw: st.DrawFn) -> Tensor:
 
 
 @settings(deadline=None, max_examples=150)
-@given(st.sampled_from(PORTRAITS), anything())
+@given(st.sampled_from(EMBEDDINGS), anything())
 def test_the_norm_is_at_most_one_for_anything(embedding: ImageEmbedding, images: Tensor) -> None:
     """Or it is not a number, and the record will not count."""
     norms = of(embedding, images).double().norm(dim=1)

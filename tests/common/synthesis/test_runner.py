@@ -19,18 +19,23 @@ from PIL import Image
 from safetensors.numpy import load_file, save_file
 
 from dpdd.common.errors import ConfigError, DpddError
-from dpdd.common.methods.sps import synthesis as sps
+from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.sps.feature_statistics import CLASS_SUMS, COUNT, SECOND_MOMENT
+from dpdd.common.methods.sps.settings import MethodSettings, SynthesisSettings
+from dpdd.common.methods.sps.specification import specification
+from dpdd.common.methods.sps.synthesis import ImageTask, synthesise
+from dpdd.common.methods.sps.targets import membership, mismatch
 from dpdd.common.models.backbone import Provenance, build, load, save
 from dpdd.common.models.convnet import ConvNetArchitecture
-from dpdd.common.synthesis import runner as runner
+from dpdd.common.synthesis import runner
 from dpdd.common.synthesis.image_pyramid import ImagePyramid
 from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.common.synthesis.runner import MixedPrecision, SynthesisRunner, moved
 from dpdd.common.synthesis.statistics import Statistics
 
 CLASSES, SHAPE = ("left", "right"), (1, 12, 12)
-FAST = sps.SynthesisSettings(steps=6, batch_per_class=4, redraws=0)
+RUN = RunDescription(CLASSES, SHAPE, 1)
+FAST = SynthesisSettings(steps=6, batch_per_class=4, redraws=0)
 
 
 @pytest.fixture(scope="module")
@@ -43,18 +48,18 @@ def backbone(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def method(backbone: str) -> sps.MethodSettings:
-    return sps.MethodSettings(backbone=backbone, features=8, picture=4, class_layers=1, class_dimensions=4)
+def method(backbone: str) -> MethodSettings:
+    return MethodSettings(backbone=backbone, features=8, picture=4, class_layers=1, class_dimensions=4)
 
 
 @pytest.fixture(scope="module")
-def statistics(method: sps.MethodSettings) -> list[Statistics]:
+def statistics(method: MethodSettings) -> list[Statistics]:
     return [statistics_of(method)]
 
 
-def statistics_of(method: sps.MethodSettings) -> Statistics:
+def statistics_of(method: MethodSettings) -> Statistics:
     """Noise-free sums over images that are light on the left or on the right."""
-    spec = sps.feature_statistics(method, load(method.backbone), len(CLASSES), SHAPE, 1)
+    spec = specification(method, RUN, 0)
     labels = torch.arange(80) % 2
     images = 0.2 * torch.rand(80, *SHAPE, generator=torch.Generator().manual_seed(2))
     images[labels == 0, :, :, :6] += 0.7
@@ -70,29 +75,21 @@ def statistics_of(method: sps.MethodSettings) -> Statistics:
     }
     for statistic in spec.statistics:
         sums[statistic.name] = (
-            sps.membership(statistic, spec).double() @ one_hot.T @ vectors[:, spec.columns[statistic.name]].double()
+            membership(statistic, spec).double() @ one_hot.T @ vectors[:, spec.columns[statistic.name]].double()
         )
     return Statistics({name: value.numpy() for name, value in sums.items()}, 0.0, 1)
 
 
 def make(
     statistics: list[Statistics],
-    method: sps.MethodSettings,
-    settings: sps.SynthesisSettings = FAST,
+    method: MethodSettings,
+    settings: SynthesisSettings = FAST,
     images_per_class: int = 10,
     seed: int = 1,
     **options: object,
 ) -> LabelledSet:
-    return sps.synthesise(
-        statistics,
-        method,
-        settings,
-        classes=CLASSES,
-        shape=SHAPE,
-        images_per_class=images_per_class,
-        public_seed=seed,
-        **options,  # type: ignore[arg-type]
-    )
+    run = replace(RUN, images_per_class=images_per_class, public_seed=seed, **options)  # type: ignore[arg-type]
+    return synthesise(statistics, method, settings, run)
 
 
 def same(one: LabelledSet, other: LabelledSet) -> bool:
@@ -105,7 +102,7 @@ def batches_in(folder: Path) -> dict[str, int]:
     return {path.name: path.stat().st_mtime_ns for path in sorted(folder.glob("*/batch-*.safetensors"))}
 
 
-def test_workers_make_no_difference(statistics: list[Statistics], method: sps.MethodSettings, tmp_path: Path) -> None:
+def test_workers_make_no_difference(statistics: list[Statistics], method: MethodSettings, tmp_path: Path) -> None:
     seen: list[tuple[str, int, int]] = []
     one = make(statistics, method)
     two = make(
@@ -122,7 +119,7 @@ def test_workers_make_no_difference(statistics: list[Statistics], method: sps.Me
 
 
 def test_without_a_folder_nothing_is_written_and_one_thread_works(
-    statistics: list[Statistics], method: sps.MethodSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    statistics: list[Statistics], method: MethodSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     threads: set[int] = set()
@@ -136,7 +133,7 @@ def test_without_a_folder_nothing_is_written_and_one_thread_works(
     assert list(tmp_path.iterdir()) == [] and threads == {1}  # more would add up in another order
 
 
-def test_one_image_per_class(statistics: list[Statistics], method: sps.MethodSettings, tmp_path: Path) -> None:
+def test_one_image_per_class(statistics: list[Statistics], method: MethodSettings, tmp_path: Path) -> None:
     made = make(statistics, method, images_per_class=1, runner=SynthesisRunner(tmp_path))
     assert made.images.shape == (2, *SHAPE) and made.labels.tolist() == [0, 1]
     (batch,) = (load_file(path)["images"] for path in tmp_path.glob("*/batch-*"))
@@ -144,7 +141,7 @@ def test_one_image_per_class(statistics: list[Statistics], method: sps.MethodSet
 
 
 def test_a_longer_run_starts_with_the_shorter_one_s_batches(
-    statistics: list[Statistics], method: sps.MethodSettings, tmp_path: Path
+    statistics: list[Statistics], method: MethodSettings, tmp_path: Path
 ) -> None:
     make(statistics, method, images_per_class=4, runner=SynthesisRunner(tmp_path))
     before = batches_in(tmp_path)
@@ -155,7 +152,7 @@ def test_a_longer_run_starts_with_the_shorter_one_s_batches(
 
 
 def test_the_preview_shows_the_finished_images(
-    statistics: list[Statistics], method: sps.MethodSettings, tmp_path: Path
+    statistics: list[Statistics], method: MethodSettings, tmp_path: Path
 ) -> None:
     made = make(statistics, method, images_per_class=12, runner=SynthesisRunner(tmp_path))
     (path,) = tmp_path.glob("*/preview.png")
@@ -164,7 +161,7 @@ def test_the_preview_shows_the_finished_images(
 
 
 def test_a_running_batch_is_shown_too(
-    statistics: list[Statistics], method: sps.MethodSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    statistics: list[Statistics], method: MethodSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runner, "PREVIEW_SECONDS", 0.0)
     looks = []
@@ -179,7 +176,7 @@ def test_a_running_batch_is_shown_too(
     assert same(made, make(statistics, method, images_per_class=4))
 
 
-def _changes(statistics: list[Statistics], method: sps.MethodSettings) -> Mapping[str, dict[str, object]]:
+def _changes(statistics: list[Statistics], method: MethodSettings) -> Mapping[str, dict[str, object]]:
     (stage,) = statistics
     nudged = {name: array.copy() for name, array in stage.sums.items()}
     nudged[CLASS_SUMS][1, 3] += 1e-6
@@ -191,20 +188,20 @@ def _changes(statistics: list[Statistics], method: sps.MethodSettings) -> Mappin
         "seed": {"seed": 2},
         "one number": {"statistics": [replace(stage, sums=nudged)]},
         "noise": {"statistics": [replace(stage, noise=0.01)]},
-        "a centre": {"statistics": [replace(stage, stage_input={"teacher": np.zeros(3)})]},
+        "a stage's input": {"statistics": [replace(stage, stage_input={"teacher": np.zeros(3)})]},
     }
 
 
 def test_what_decides_a_batch_decides_its_fingerprint(
-    statistics: list[Statistics], method: sps.MethodSettings, monkeypatch: pytest.MonkeyPatch
+    statistics: list[Statistics], method: MethodSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def task(settings: sps.SynthesisSettings = FAST, seed: int = 1, **change: list[Statistics]) -> sps.ImageTask:
+    def task(settings: SynthesisSettings = FAST, seed: int = 1, **change: list[Statistics]) -> ImageTask:
         given = change.get("statistics", statistics)
-        return sps.ImageTask(given, method, settings, CLASSES, SHAPE, seed, settings.batch_per_class)
+        return ImageTask(given, method, settings, replace(RUN, public_seed=seed), settings.batch_per_class)
 
     found = {"nothing": task().fingerprint("cpu"), "device": task().fingerprint("cuda")}
     found |= {name: task(**change).fingerprint("cpu") for name, change in _changes(statistics, method).items()}  # type: ignore[arg-type]
-    monkeypatch.setattr(runner, "_code", lambda: "other code")
+    monkeypatch.setattr(runner, "code_behind", lambda _module: "other code")
     found["code"] = task().fingerprint("cpu")
     assert len(set(found.values())) == len(found), found
     monkeypatch.undo()
@@ -213,7 +210,7 @@ def test_what_decides_a_batch_decides_its_fingerprint(
 
 
 def test_changed_settings_do_not_take_old_batches(
-    statistics: list[Statistics], method: sps.MethodSettings, tmp_path: Path
+    statistics: list[Statistics], method: MethodSettings, tmp_path: Path
 ) -> None:
     make(statistics, method, images_per_class=4, runner=SynthesisRunner(tmp_path))
     changed = FAST.model_copy(update={"learning_rate": 0.05})
@@ -224,7 +221,7 @@ def test_changed_settings_do_not_take_old_batches(
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "flipped", "other"])
 def test_a_damaged_batch_is_made_again(
-    statistics: list[Statistics], method: sps.MethodSettings, tmp_path: Path, damage: str
+    statistics: list[Statistics], method: MethodSettings, tmp_path: Path, damage: str
 ) -> None:
     whole = make(statistics, method, images_per_class=8, runner=SynthesisRunner(tmp_path))
     first, second = sorted(tmp_path.glob("*/batch-*.safetensors"))
@@ -241,7 +238,8 @@ def test_a_damaged_batch_is_made_again(
 SLOWLY = """
 import pickle, sys, time
 from pathlib import Path
-from dpdd.common.synthesis import sps
+from dataclasses import replace
+from dpdd.common.methods.sps.synthesis import synthesise
 from dpdd.common.synthesis.runner import SynthesisRunner
 
 def slowly(what, done, of):
@@ -250,17 +248,16 @@ def slowly(what, done, of):
         time.sleep(600)
 
 if __name__ == "__main__":
-    arguments = pickle.loads(Path(sys.argv[1]).read_bytes())
+    statistics, method, settings, run = pickle.loads(Path(sys.argv[1]).read_bytes())
     runner = SynthesisRunner(Path(sys.argv[2]), workers=2)
-    sps.synthesise(*arguments.pop("given"), **arguments, runner=runner, progress=slowly)
+    synthesise(statistics, method, settings, replace(run, runner=runner, progress=slowly))
 """
 
 
 def test_a_killed_run_goes_on_where_it_was(
-    statistics: list[Statistics], method: sps.MethodSettings, tmp_path: Path
+    statistics: list[Statistics], method: MethodSettings, tmp_path: Path
 ) -> None:
-    arguments = {"given": (statistics, method, FAST), "classes": CLASSES, "shape": SHAPE}
-    arguments |= {"images_per_class": 14, "public_seed": 1}
+    arguments = (statistics, method, FAST, replace(RUN, images_per_class=14))
     (tmp_path / "arguments").write_bytes(pickle.dumps(arguments))
     (tmp_path / "slowly.py").write_text(SLOWLY)
     command = [sys.executable, "slowly.py", "arguments", "kept"]
@@ -280,7 +277,7 @@ def test_a_killed_run_goes_on_where_it_was(
     assert same(resumed, make(statistics, method, images_per_class=14))
 
 
-class Doomed(sps.ImageTask):
+class Doomed(ImageTask):
     """A task that kills whoever makes its second batch."""
 
     def make(self, number: int, device: torch.device) -> Iterator[ImagePyramid]:
@@ -289,15 +286,13 @@ class Doomed(sps.ImageTask):
         return super().make(number, device)
 
 
-def test_a_worker_that_dies_is_told_of(statistics: list[Statistics], method: sps.MethodSettings) -> None:
-    task = Doomed(statistics, method, FAST, CLASSES, SHAPE, 1, 4)
+def test_a_worker_that_dies_is_told_of(statistics: list[Statistics], method: MethodSettings) -> None:
+    task = Doomed(statistics, method, FAST, RUN, 4)
     with pytest.raises(DpddError, match="exit code -9"):
         SynthesisRunner(workers=2).make(task, range(2))
 
 
-def test_off_class_images_are_drawn_again(
-    statistics: list[Statistics], method: sps.MethodSettings, tmp_path: Path
-) -> None:
+def test_off_class_images_are_drawn_again(statistics: list[Statistics], method: MethodSettings, tmp_path: Path) -> None:
     poor = FAST.model_copy(update={"steps": 1, "learning_rate": 0.5, "teacher_weight": 0.0})
     said: set[str] = set()
     before = make(statistics, method, poor, images_per_class=40)
@@ -324,7 +319,7 @@ def test_off_class_images_are_drawn_again(
         assert preview.tobytes() == before.preview().tobytes()
 
 
-def test_a_class_lost_in_noise_is_not_drawn_again(statistics: list[Statistics], method: sps.MethodSettings) -> None:
+def test_a_class_lost_in_noise_is_not_drawn_again(statistics: list[Statistics], method: MethodSettings) -> None:
     (stage,) = statistics
     sums = {name: array.copy() for name, array in stage.sums.items()}
     sums[COUNT][:] = 0.0
@@ -337,7 +332,7 @@ def test_a_class_lost_in_noise_is_not_drawn_again(statistics: list[Statistics], 
 
 
 def test_averaging_over_steps_changes_values_and_not_the_first_gradient(
-    statistics: list[Statistics], method: sps.MethodSettings
+    statistics: list[Statistics], method: MethodSettings
 ) -> None:
     def pixels(steps: int, ema: float) -> bytes:
         others = {"embedding_weight": 0.0, "picture_weight": 0.0, "teacher_weight": 0.0, "smoothness": 0.0}
@@ -369,8 +364,8 @@ def test_one_process_for_each_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert SynthesisRunner(device="cpu", workers=2).places(8) == ["cpu", "cpu"]
 
 
-def test_what_is_moved_is_a_copy_that_measures_alike(statistics: list[Statistics], method: sps.MethodSettings) -> None:
-    task = sps.ImageTask(statistics, method, FAST, CLASSES, SHAPE, 1, 4)
+def test_what_is_moved_is_a_copy_that_measures_alike(statistics: list[Statistics], method: MethodSettings) -> None:
+    task = ImageTask(statistics, method, FAST, RUN, 4)
     looks, moment_loss = task._goals
     (spec, wanted), ((there, goals),), like = looks[0], *moved((looks, moment_loss), torch.device("cpu"))
     assert (
@@ -381,9 +376,11 @@ def test_what_is_moved_is_a_copy_that_measures_alike(statistics: list[Statistics
     again, embeddings_again = there.measure(images)
     assert embeddings is not None and embeddings_again is not None
     assert torch.equal(vectors, again) and torch.equal(embeddings, embeddings_again)
-    losses = [sps.mismatch(vectors, task.labels, spec, goal, 10.0) for goal in (wanted, goals)]
+    losses = [mismatch(vectors, task.labels, spec, goal, 10.0) for goal in (wanted, goals)]
     assert torch.equal(*losses)
-    for one, other in zip(moment_loss.gaps(embeddings, task.labels), like.gaps(embeddings, task.labels), strict=True):
+    for one, other in zip(
+        moment_loss.losses(embeddings, task.labels), like.losses(embeddings, task.labels), strict=True
+    ):
         assert torch.equal(one, other)
 
 

@@ -39,7 +39,7 @@ _REQUEST = ReleaseRequest(
     shape=(1, 4, 4),
     public_seed=2**63,
     backbone_sha256=bytes(32),
-    centre={"mean": np.arange(4.0)},
+    stage_input={"mean": np.arange(4.0)},
 )
 _TOTAL = ClippedSum(Layout((class_segment("sums", 2, 2),)))
 _RELEASE = release_of(

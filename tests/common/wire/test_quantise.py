@@ -14,7 +14,8 @@ from dpdd.common.privacy.events import Gaussian
 from dpdd.common.wire.arrays import from_wire, to_wire
 from dpdd.common.wire.quantise import dequantise, quantise
 from dpdd.common.wire.release import Release
-from dpdd.server.aggregation.precision import add_up, by_precision
+from dpdd.server.aggregation.precision import by_precision
+from dpdd.server.aggregation.sum import add_up
 
 LAYOUT = Layout((class_segment("signal", 5, 3), class_segment("count", 1, 3)))
 LARGEST = 2**61  # more than 13.5 times the widest noise
@@ -50,11 +51,11 @@ def test_the_wire_carries_it_in_a_quarter_of_the_bytes() -> None:
 
 def release(arrays: dict[str, np.ndarray], silo: str = "north") -> Release:
     """What a silo that does as it likes could send; honest code cannot build one."""
-    made = object.__new__(Release)
+    forged = object.__new__(Release)
     values = {"arrays": arrays, "silo": silo, "event": Gaussian(2.0), "public_counts": ()}
     for name, value in values.items():
-        object.__setattr__(made, name, value)
-    return made
+        object.__setattr__(forged, name, value)
+    return forged
 
 
 def sent(step: np.ndarray, signal: np.ndarray | None = None) -> dict[str, np.ndarray]:

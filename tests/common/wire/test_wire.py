@@ -104,7 +104,7 @@ simple_events = st.one_of(
     st.builds(PoissonGaussian, sigmas, st.floats(0, 1, exclude_min=True), counts),
     st.just(NonPrivate()),
 )
-events = st.lists(simple_events, min_size=1, max_size=5).map(lambda found: compose(*found))
+events = st.lists(simple_events, min_size=1, max_size=5).map(lambda parts: compose(*parts))
 refusals = st.builds(
     Refusal,
     request_id=st.binary(min_size=32, max_size=32).map(bytes.hex),
@@ -163,8 +163,8 @@ def test_the_same_content_has_the_same_id() -> None:
         {"kind": Kind.DISTILLED_SET},
         {"stage": 3},
         {"backbone_sha256": b""},
-        {"centre": {}},
-        {"centre": {"a": np.arange(3), "b": np.arange(6.0).reshape(3, 2)}},
+        {"stage_input": {}},
+        {"stage_input": {"a": np.arange(3), "b": np.arange(6.0).reshape(3, 2)}},
     ],
 )
 def test_other_content_has_another_id(change: dict[str, Any]) -> None:
@@ -268,7 +268,7 @@ def test_requests_that_cannot_be_are_refused(field: str, value: Any, complaint: 
     st.text(max_size=100).filter(str.isprintable),
 )
 def test_releases_come_back(arrays: dict[str, Any], silo: str, epsilon: float, entry: str, software: str) -> None:
-    made = release_of(
+    sent = release_of(
         privatised().post_process(lambda _: arrays),
         REQUEST,
         silo=silo,
@@ -276,22 +276,22 @@ def test_releases_come_back(arrays: dict[str, Any], silo: str, epsilon: float, e
         ledger_entry=entry,
         software=software,
     )
-    back = decode_release(made.encode())
-    assert same_arrays(back.arrays, made.arrays)
+    back = decode_release(sent.encode())
+    assert same_arrays(back.arrays, sent.arrays)
     assert all(not array.flags.writeable for array in back.arrays.values())
     for field in dataclasses.fields(Release):
         if field.name != "arrays":
-            assert getattr(back, field.name) == getattr(made, field.name)
+            assert getattr(back, field.name) == getattr(sent, field.name)
     assert back.request_id == REQUEST.id and back.method == REQUEST.method and back.kind is REQUEST.kind
-    assert back.encode() == made.encode()
+    assert back.encode() == sent.encode()
 
 
 def test_releases_keep_whether_they_protect_anybody() -> None:
     assert not decode_release(release().encode()).releasable
     total = ClippedSum(Layout((class_segment("x", 1, 1),)))
     real = privatise(total, Gaussian(4.0), SystemEntropy())
-    made = release_of(real, REQUEST, silo="a", guarantee=Guarantee(1, 1e-5, "x"), ledger_entry="00" * 32, software="s")
-    assert decode_release(made.encode()).releasable
+    sent = release_of(real, REQUEST, silo="a", guarantee=Guarantee(1, 1e-5, "x"), ledger_entry="00" * 32, software="s")
+    assert decode_release(sent.encode()).releasable
 
 
 def test_a_release_cannot_be_built_from_arrays() -> None:

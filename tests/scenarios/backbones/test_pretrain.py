@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from dpdd.common.data import benchmarks
+from dpdd.common.data.labelled_images import LabelledImages
 from dpdd.common.errors import ConfigError
 from dpdd.common.models import backbone
 from dpdd.common.models.training import Training, augment
@@ -31,7 +32,7 @@ TINY = PretrainSettings(
 )
 
 
-def synthetic(name: str, split: str) -> benchmarks.LabelledImages:
+def synthetic(name: str, split: str) -> LabelledImages:
     """Give three classes that differ in colour and in the place of a bright block."""
     random = np.random.default_rng(len(split))
     size = 32 if name == "tinyimagenet32" else 28
@@ -39,7 +40,7 @@ def synthetic(name: str, split: str) -> benchmarks.LabelledImages:
     images = random.integers(0, 60, (150, 3, size, size), dtype=np.uint8)
     for index, label in enumerate(labels):
         images[index, label, 8 * label : 8 * label + 10] += 150
-    return benchmarks.LabelledImages(images if size == 32 else images[:, :1], labels, ("a", "b", "c"))
+    return LabelledImages(images if size == 32 else images[:, :1], labels, ("a", "b", "c"))
 
 
 @pytest.fixture(autouse=True)

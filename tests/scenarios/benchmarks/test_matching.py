@@ -42,12 +42,12 @@ def test_plain_loops_and_engine_agree(changes: dict[str, object]) -> None:
     bench(**changes).check()  # with the last, most classes have nobody in a draw
 
 
-@pytest.mark.parametrize("what", ["_warp", "_lens", "_sample"])
+@pytest.mark.parametrize("what", ["_augmentation", "_extractor", "_sample"])
 def test_the_check_notices_another_view_network_or_sample(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     plain = getattr(Bench, what)
     others = {
-        "_warp": lambda _self, _number: SiameseAugmentation(),
-        "_lens": lambda self, number, auxiliary: plain(self, number + 1, auxiliary),
+        "_augmentation": lambda _self, _number: SiameseAugmentation(),
+        "_extractor": lambda self, number, auxiliary: plain(self, number + 1, auxiliary),
         "_sample": lambda self, entropy: plain(self, entropy)[1:],
     }
     monkeypatch.setattr(Bench, what, others[what])
@@ -71,6 +71,6 @@ def test_the_command_prints_both_tables(capsys: pytest.CaptureFixture[str]) -> N
 def test_ratios_are_of_medians(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([(1.0, 2.0), (8.0, 5.0), (9.0, 9.0), (4.0, 6.0), (1.0, 2.0), (6.0, 8.0)])
     monkeypatch.setattr(benchmark_matching, "_timed", lambda _program: next(times))
-    found = benchmark_matching._rows({"ours": lambda: None, "theirs": lambda: None}, images=60, repeats=3)
-    assert found.splitlines()[2].split() == ["ours", "1.00", "60", "2.00"]
-    assert found.splitlines()[3].split() == ["theirs", "6.00", "10", "6.00", "6.0", "3.0"]
+    printed = benchmark_matching._rows({"ours": lambda: None, "theirs": lambda: None}, images=60, repeats=3)
+    assert printed.splitlines()[2].split() == ["ours", "1.00", "60", "2.00"]
+    assert printed.splitlines()[3].split() == ["theirs", "6.00", "10", "6.00", "6.0", "3.0"]

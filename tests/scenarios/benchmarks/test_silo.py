@@ -24,7 +24,7 @@ def test_it_says_what_a_pass_costs_and_noise_apart(capsys: pytest.CaptureFixture
     assert commands.main(["bench-silo", "--records", "70", "--repeats", "1", "--features", "16", "--layers", "1"]) == 0
     title, _, _, plain, silo, ratio, noise = capsys.readouterr().out.splitlines()
     assert title.startswith(
-        "scatter28, rows for all layers and 1 by class, 70 records of shape (1, 28, 28), one thread"
+        "scatter28, statistics of all layers and 1 by class, 70 records of shape (1, 28, 28), one thread"
     )
     speeds = [float(line.split()[-1].replace(",", "")) for line in (plain, silo)]
     assert plain.startswith("plain forward pass") and silo.startswith("silo's pass") and min(speeds) > 0.0

@@ -12,12 +12,12 @@ import torch
 
 from dpdd.common.cli import Commands
 from dpdd.common.data import benchmarks
-from dpdd.common.data.benchmarks import LabelledImages
+from dpdd.common.data.labelled_images import LabelledImages
 from dpdd.common.methods.matching import subspace
 from dpdd.common.methods.matching import synthesis as matching
 from dpdd.common.methods.matching.subspace import Subspace
 from dpdd.scenarios.benchmarks import subspace_errors, subspace_report
-from tests.scenarios.simulator.small_images import stripes
+from tests.scenarios.small_images import stripes
 
 
 def errors(values: torch.Tensor, space: Subspace, noise: float, rate: float, trials: int) -> float:
@@ -39,8 +39,8 @@ def test_nothing_is_lost_without_noise_clipping_sampling_and_projection() -> Non
 
 def test_noise_adds_its_variance_in_every_coordinate() -> None:
     whole = Subspace(torch.zeros(6), torch.eye(6), 100.0, torch.zeros(6), torch.ones(6), 1.0)
-    found = errors(blobs(), whole, noise=2.0, rate=1.0, trials=2000)
-    assert found == pytest.approx(6 * (2.0 * 100.0 / 100) ** 2, rel=0.05)  # 100 records of each class
+    error = errors(blobs(), whole, noise=2.0, rate=1.0, trials=2000)
+    assert error == pytest.approx(6 * (2.0 * 100.0 / 100) ** 2, rel=0.05)  # 100 records of each class
 
 
 def test_what_is_outside_the_subspace_is_lost() -> None:
@@ -57,8 +57,8 @@ def test_sampling_and_clipping_cost_something() -> None:
     values = blobs()
     whole = Subspace(torch.zeros(6), torch.eye(6), 100.0, torch.zeros(6), torch.ones(6), 1.0)
     second = float(values.square().sum(dim=1).mean())
-    found = errors(values, whole, noise=0.0, rate=0.5, trials=1000)
-    assert found == pytest.approx(second * (1.0 - 0.5) / (0.5 * 100), rel=0.1)  # E|v|² (1 - q) / (q n)
+    error = errors(values, whole, noise=0.0, rate=0.5, trials=1000)
+    assert error == pytest.approx(second * (1.0 - 0.5) / (0.5 * 100), rel=0.1)  # E|v|² (1 - q) / (q n)
     narrow = Subspace(torch.zeros(6), torch.eye(6), 0.5, torch.zeros(6), torch.ones(6), 1.0)
     assert errors(values, narrow, noise=0.0, rate=1.0, trials=1) > 1.0
 

@@ -14,7 +14,7 @@ from dpdd.common.privacy.accounting import guarantee
 from dpdd.common.privacy.events import PoissonGaussian
 from dpdd.scenarios.papers import dosser as paper_dosser
 from dpdd.scenarios.papers import reproduce
-from dpdd.scenarios.papers.reproduce import Cell, Paper
+from dpdd.scenarios.papers.base import Cell, Paper
 from dpdd.scenarios.simulator import simulate
 from dpdd.server.run.scenario import load_scenario
 
@@ -45,10 +45,7 @@ def cells_of(paper: Paper, arguments: list[str]) -> list[Cell]:
 def test_every_cell_is_a_valid_scenario_of_its_own(
     tmp_path: Path, paper: str, arguments: list[str], count: int
 ) -> None:
-    from dpdd.scenarios.papers import sps as paper_sps
-
-    modules: dict[str, Paper] = {"sps": paper_sps, "dosser": paper_dosser}
-    cells = cells_of(modules[paper], arguments)
+    cells = cells_of(reproduce.PAPERS[paper], arguments)
     assert len(cells) == len({cell.key for cell in cells}) == count
     for cell in cells:
         path = tmp_path / "cell.toml"
@@ -78,7 +75,7 @@ def test_runs_are_kept_and_share_releases(
         for key in ("dosser-1-1", "dosser-1-2", "dosser-pea-1-1", "dosser-pea-1-2")
     }
     assert len(releases["dosser-1-1"]) == 1
-    assert all(found == releases["dosser-1-1"] for found in releases.values())
+    assert all(sent == releases["dosser-1-1"] for sent in releases.values())
     rows = [line.split() for line in printed.splitlines() if line.startswith("Dosser  ")]
     row = next(row for row in rows if len(row) == 6)
     assert row[1] == "1" and row[4] == f"{len(releases['dosser-1-1'][0]) / 1000:,.1f}"

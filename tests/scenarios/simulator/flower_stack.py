@@ -15,18 +15,17 @@ import time
 from pathlib import Path
 
 from dpdd.common.progress import Console
-from dpdd.scenarios.simulator import simulate
-from dpdd.server.run.roster import Roster
+from dpdd.scenarios.simulator import silos as simulated
 from dpdd.server.run.scenario import load_scenario
 
-APP = Path(simulate.__file__).parent / "flower_app"
+APP = Path(simulated.__file__).parent / "flower_app"
 BIN = Path(sys.executable).parent
 SUPERLINK = "127.0.0.1:8000"
 
 
 def main(scenario: Path, folder: Path) -> None:
-    silos = simulate.set_up(load_scenario(str(scenario)), folder, Console(quiet=True), noise_seed=3)
-    Roster({silo.settings.name: silo.public_key for silo in silos}).save(folder / "silos.json")
+    silos = simulated.set_up(load_scenario(str(scenario)), folder, Console(quiet=True), noise_seed=3)
+    simulated.roster_of(silos).save(folder / "silos.json")
     home = folder / "flower"
     home.mkdir()
     (home / "config.toml").write_text(f'[superlink.here]\naddress = "{SUPERLINK}"\ninsecure = true\n')

@@ -12,32 +12,12 @@ import pytest
 from dpdd.scenarios.cli import main
 from dpdd.server.cli import main as server
 from tests.alone import alone
-
-TINY = """
-name = "tiny"
-[data]
-dataset = "fashion-slice"
-silos = 2
-records_per_silo = 500
-[privacy]
-epsilon = 10.0
-[method]
-name = "dp-merf"
-[method.settings]
-features = 16
-[synthesis]
-images_per_class = 2
-[synthesis.settings]
-steps = 10
-batch = 10
-[evaluation]
-runs = 0
-"""
+from tests.scenarios.tiny_runs import releases, tiny_scenario
 
 
 def scenario(folder: Path, more: str = "") -> Path:
     path = folder / "tiny.toml"
-    path.write_text(TINY + more)
+    path.write_text(tiny_scenario(more=more))
     return path
 
 
@@ -48,10 +28,6 @@ def run(path: Path, out: Path, *options: str, noise_seed: int = 3) -> dict[str, 
     assert main(command) == 0
     metrics: dict[str, Any] = json.loads((out / "metrics.json").read_text())
     return metrics
-
-
-def releases(out: Path) -> dict[str, bytes]:
-    return {path.parents[2].name: path.read_bytes() for path in out.glob("silos/*/state/outbox/*.release")}
 
 
 def test_the_dataset_shows_which_releases_it_was_made_from(tmp_path: Path) -> None:
@@ -76,7 +52,7 @@ def test_the_exchange_makes_the_same_dataset_as_in_process(tmp_path: Path) -> No
     assert releases(tmp_path / "there") == sent and again["dataset"] == here["dataset"]
 
 
-def test_the_exchange_takes_the_workshop_and_runs_the_ceiling_of_continual_learning(tmp_path: Path) -> None:
+def test_the_exchange_takes_the_synthesis_runner_and_runs_the_upper_bound_of_continual_learning(tmp_path: Path) -> None:
     path = scenario(tmp_path, more="[continual]\ntasks = 2\n")
     path.write_text(path.read_text().replace("silos = 2", "silos = 1"))
     path.write_text(path.read_text().replace("runs = 0", "runs = 1\nwidth = 4\nsteps = 2\nbatch = 8"))

@@ -17,12 +17,13 @@ from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.common.wire.release import open_signed
 from dpdd.common.wire.request import Kind
 from dpdd.scenarios.cli import main
-from dpdd.scenarios.simulator import simulate
 from dpdd.scenarios.simulator.inprocess import InProcessGrid
+from dpdd.scenarios.simulator.silos import roster_of, set_up
 from dpdd.server.cli import main as server
 from dpdd.server.run.pipeline import Run
 from dpdd.server.run.roster import Roster
 from dpdd.server.run.scenario import load_scenario
+from tests.scenarios.tiny_runs import releases
 
 TINY = """
 name = "tiny"
@@ -56,10 +57,6 @@ def scenario_file(folder: Path, *, data: str = "", privacy: str = "", method: st
     return path
 
 
-def releases(folder: Path) -> dict[str, bytes]:
-    return {path.parents[2].name: path.read_bytes() for path in folder.glob("silos/*/state/outbox/*.release")}
-
-
 def run(path: Path, out: Path) -> dict[str, Any]:
     assert main(["run", str(path), "--out", str(out), "--quiet"]) == 0
     metrics: dict[str, Any] = json.loads((out / "metrics.json").read_text())
@@ -73,9 +70,9 @@ def test_every_silo_is_asked_for_its_own_epsilon_and_has_it_for_a_budget(tmp_pat
     out = tmp_path / "run"
     metrics = run(path, out)
     assert {row["silo"]: row["epsilon"] for row in metrics["privacy"]} == {"north": 0.5, "east": 1.0, "south": 4.0}
-    found = {name: open_signed(data) for name, data in releases(out).items()}
-    assert len({release.request_id for release in found.values()}) == 3
-    assert found["north"].event.sigma > found["east"].event.sigma > found["south"].event.sigma  # type: ignore[union-attr]
+    answers = {name: open_signed(data) for name, data in releases(out).items()}
+    assert len({release.request_id for release in answers.values()}) == 3
+    assert answers["north"].event.sigma > answers["east"].event.sigma > answers["south"].event.sigma  # type: ignore[union-attr]
     for name, epsilon in {"north": 0.5, "east": 1.0, "south": 4.0}.items():
         silo = Silo(out / "silos" / name)
         assert silo.settings.budget.epsilon == epsilon
@@ -102,9 +99,9 @@ def test_an_engine_without_names_can_ask_everybody_the_same_but_not_different_th
     for folder, privacy in ((equal, ""), (unequal, "epsilons = { north = 0.5 }")):
         folder.mkdir()
         scenario = load_scenario(str(scenario_file(folder, privacy=privacy)))
-        silos = simulate.set_up(scenario, folder / "run", Console(quiet=True))
+        silos = set_up(scenario, folder / "run", Console(quiet=True))
         grid = Anonymous.of(make_app(), [silo.folder for silo in silos])
-        roster = Roster({silo.settings.name: silo.public_key for silo in silos})
+        roster = roster_of(silos)
         job = Run(scenario, folder / "run", roster, Console(quiet=True))
         if privacy:
             with pytest.raises(ConfigError, match="which node is which silo"):
@@ -117,20 +114,20 @@ def test_an_engine_without_names_can_ask_everybody_the_same_but_not_different_th
 def test_decentralised_silos_send_finished_sets_and_the_run_has_their_union(tmp_path: Path) -> None:
     out = tmp_path / "run"
     metrics = run(scenario_file(tmp_path, method='mode = "decentralised"'), out)
-    made = LabelledSet.load(out / "dataset")
-    assert metrics["dataset"]["images"] == len(made) and np.bincount(made.labels).tolist() == [4] * 10
-    found = [open_signed(data) for data in releases(out).values()]
-    assert {release.kind for release in found} == {Kind.DISTILLED_SET}
-    sent = {image.tobytes() for release in found for image in release.arrays["images"]}
-    assert all(image.tobytes() in sent for image in made.images)
-    assert max(np.bincount(release.arrays["labels"]).max() for release in found) == 2  # a third of 4, rounded up
+    dataset = LabelledSet.load(out / "dataset")
+    assert metrics["dataset"]["images"] == len(dataset) and np.bincount(dataset.labels).tolist() == [4] * 10
+    answers = [open_signed(data) for data in releases(out).values()]
+    assert {release.kind for release in answers} == {Kind.DISTILLED_SET}
+    sent = {image.tobytes() for release in answers for image in release.arrays["images"]}
+    assert all(image.tobytes() in sent for image in dataset.images)
+    assert max(np.bincount(release.arrays["labels"]).max() for release in answers) == 2  # a third of 4, rounded up
     assert server(["verify", str(out)]) == 0
     assert "decentralised" in (out / "CARD.md").read_text()
 
 
 def test_a_silo_that_was_broken_joins_the_next_run_and_the_others_repeat_themselves(tmp_path: Path) -> None:
     path, out = scenario_file(tmp_path, data="shares = [0.2, 0.3, 0.5]"), tmp_path / "run"
-    simulate.set_up(load_scenario(str(path)), out, Console(quiet=True))
+    set_up(load_scenario(str(path)), out, Console(quiet=True))
     broken = out / "silos" / "east" / "images.idx"
     whole = broken.read_bytes()
     broken.write_bytes(b"broken")

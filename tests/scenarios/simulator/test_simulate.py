@@ -15,9 +15,10 @@ from dpdd.common.progress import Console
 from dpdd.common.synthesis.labelled_set import LabelledSet, file_sha256
 from dpdd.common.wire.release import open_signed
 from dpdd.scenarios.cli import main
-from dpdd.scenarios.simulator import simulate
+from dpdd.scenarios.simulator.silos import set_up
 from dpdd.server.cli import main as server
 from dpdd.server.run.scenario import Scenario, load_scenario, shipped
+from tests.scenarios.tiny_runs import releases
 
 SMALL = """
 name = "small"
@@ -51,10 +52,6 @@ def scenario_file(folder: Path, records: int = 300, epsilon: str = "1.0") -> Pat
     return path
 
 
-def releases(folder: Path) -> dict[str, bytes]:
-    return {path.parents[2].name: path.read_bytes() for path in folder.glob("silos/*/state/outbox/*.release")}
-
-
 def test_a_small_run_leaves_everything_behind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
     assert main(["run", str(scenario_file(tmp_path)), "--out", str(out), "--quiet", "--json"]) == 0
@@ -69,9 +66,9 @@ def test_a_small_run_leaves_everything_behind(tmp_path: Path, capsys: pytest.Cap
     assert metrics["dataset"]["classes"] == 10 and metrics["dataset"]["images_per_class"] == 4
     assert metrics["dataset"]["sha256"] == file_sha256(out / "dataset" / "dataset.safetensors")
     assert set(metrics["seconds"]) == {"releases", "synthesis", "evaluation"}
-    made = LabelledSet.load(out / "dataset")
-    assert made.images.shape == (40, 1, 28, 28) and np.bincount(made.labels).tolist() == [4] * 10
-    assert len(made.as_torch()) == 40 and made.as_huggingface()[0]["label"] == 0
+    dataset = LabelledSet.load(out / "dataset")
+    assert dataset.images.shape == (40, 1, 28, 28) and np.bincount(dataset.labels).tolist() == [4] * 10
+    assert len(dataset.as_torch()) == 40 and dataset.as_huggingface()[0]["label"] == 0
     assert Image.open(out / "dataset" / "preview.png").size[0] > 100
     card = (out / "CARD.md").read_text()
     assert "north" in card and metrics["dataset"]["sha256"] in card
@@ -124,11 +121,11 @@ def test_without_noise_any_number_of_silos_gives_the_same_sums(tmp_path: Path) -
         path = scenario_file(folder, records=600 // silos, epsilon="inf")
         path.write_text(path.read_text().replace("silos = 3", f"silos = {silos}").replace("runs = 2", "runs = 0"))
         scenario = load_scenario(str(path))
-        made = simulate.set_up(all_records(scenario, silos), folder / "run", Console(quiet=True))
+        federation = set_up(all_records(scenario, silos), folder / "run", Console(quiet=True))
         request = simulate_request(scenario)
-        found = [open_signed(silo.answer(request).data) for silo in made]  # type: ignore[union-attr]
-        assert not any(release.releasable for release in found)
-        totals.append(sum(release.arrays["embedding"] for release in found))
+        answers = [open_signed(silo.answer(request).data) for silo in federation]  # type: ignore[union-attr]
+        assert not any(release.releasable for release in answers)
+        totals.append(sum(release.arrays["embedding"] for release in answers))
     np.testing.assert_array_equal(totals[0], totals[1])
 
 
@@ -156,7 +153,7 @@ def test_a_noise_seed_marks_the_result(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_a_silo_in_trouble_is_named_and_the_others_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     scenario, out = scenario_file(tmp_path), tmp_path / "run"
-    simulate.set_up(load_scenario(str(scenario)), out, Console(quiet=True))
+    set_up(load_scenario(str(scenario)), out, Console(quiet=True))
     (out / "silos" / "east" / "images.idx").write_bytes(b"broken")
     assert main(["run", str(scenario), "--out", str(out)]) == 0
     assert "could not answer" in capsys.readouterr().err
@@ -207,7 +204,7 @@ def test_an_unknown_scenario_names_the_shipped_ones() -> None:
 
 
 def test_simulated_silos_are_ordinary_silos(tmp_path: Path) -> None:
-    simulate.set_up(load_scenario(str(scenario_file(tmp_path))), tmp_path / "run", Console(quiet=True))
+    set_up(load_scenario(str(scenario_file(tmp_path))), tmp_path / "run", Console(quiet=True))
     assert Silo(tmp_path / "run" / "silos" / "north").settings.name == "north"
 
 

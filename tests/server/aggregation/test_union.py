@@ -23,31 +23,31 @@ def a_set(
 ) -> DistilledSet:
     labels = np.repeat([0, 1], sizes)
     chances = np.eye(2, dtype=np.float32)[labels] if soft else None
-    made = LabelledSet(np.full((len(labels), 1, 8, 8), value, np.uint8), labels, CLASSES, chances)
-    return DistilledSet(made, None if counts is None else np.array(counts, np.float32))
+    labelled = LabelledSet(np.full((len(labels), 1, 8, 8), value, np.uint8), labels, CLASSES, chances)
+    return DistilledSet(labelled, None if counts is None else np.array(counts, np.float32))
 
 
 @pytest.mark.parametrize(("images", "silos"), [(50, 3), (3, 5), (10, 10), (7, 1)])
 def test_the_union_has_the_asked_size(images: int, silos: int) -> None:
     each = per_silo(images, silos)
-    made = union([a_set(number, (each, each)) for number in range(silos)], images)
-    assert np.bincount(made.labels).tolist() == [images, images]
-    from_each = np.bincount(made.images[made.labels == 0][:, 0, 0, 0], minlength=silos)
+    joined = union([a_set(number, (each, each)) for number in range(silos)], images)
+    assert np.bincount(joined.labels).tolist() == [images, images]
+    from_each = np.bincount(joined.images[joined.labels == 0][:, 0, 0, 0], minlength=silos)
     assert np.ptp(from_each) <= 1  # silos take turns
 
 
 def test_what_a_silo_left_out_comes_from_the_others() -> None:
-    made = union([a_set(7, (4, 0)), a_set(9, (4, 4)), a_set(11, (0, 0))], 6)
-    assert np.bincount(made.labels).tolist() == [6, 4]
-    assert set(made.images[made.labels == 1].ravel()) == {9}
-    assert sorted(made.images[made.labels == 0][:, 0, 0, 0]) == [7, 7, 7, 9, 9, 9]
+    joined = union([a_set(7, (4, 0)), a_set(9, (4, 4)), a_set(11, (0, 0))], 6)
+    assert np.bincount(joined.labels).tolist() == [6, 4]
+    assert set(joined.images[joined.labels == 1].ravel()) == {9}
+    assert sorted(joined.images[joined.labels == 0][:, 0, 0, 0]) == [7, 7, 7, 9, 9, 9]
 
 
 def test_a_class_comes_from_the_silos_that_have_most_of_it() -> None:
     sets = [a_set(1, (8, 8), counts=(6000.0, 0.0)), a_set(2, (8, 8), counts=(2000.0, 500.0)), a_set(3, (8, 8))]
-    made = union(sets[:2], 8)
-    assert np.bincount(made.images[made.labels == 0][:, 0, 0, 0]).tolist() == [0, 6, 2]
-    assert set(made.images[made.labels == 1].ravel()) == {2}
+    joined = union(sets[:2], 8)
+    assert np.bincount(joined.images[joined.labels == 0][:, 0, 0, 0]).tolist() == [0, 6, 2]
+    assert set(joined.images[joined.labels == 1].ravel()) == {2}
     alike = union(sets, 9)  # one that sent no counts: then nobody's say anything
     assert np.bincount(alike.images[alike.labels == 1][:, 0, 0, 0]).tolist() == [0, 3, 3, 3]
 
@@ -63,9 +63,9 @@ def test_places_are_shared_out_as_d_hondt_would() -> None:
 
 
 def test_soft_labels_stay_with_their_images_and_nothing_is_an_error() -> None:
-    made = union([a_set(1, (2, 1), soft=True), a_set(2, (1, 2), soft=True)], 3)
-    assert made.soft is not None
-    np.testing.assert_array_equal(made.soft.argmax(axis=1), made.labels)
+    joined = union([a_set(1, (2, 1), soft=True), a_set(2, (1, 2), soft=True)], 3)
+    assert joined.soft is not None
+    np.testing.assert_array_equal(joined.soft.argmax(axis=1), joined.labels)
     with pytest.raises(DpddError, match="lost in noise"):
         union([a_set(1, (0, 0))], 3)
     with pytest.raises(IntegrityError, match="soft"):
@@ -75,7 +75,7 @@ def test_soft_labels_stay_with_their_images_and_nothing_is_an_error() -> None:
 def test_a_set_travels_and_anything_else_is_refused() -> None:
     good = to_arrays(a_set(1, (2, 2), soft=True))
     back = from_arrays(good, CLASSES, (1, 8, 8), 2, "north")
-    np.testing.assert_array_equal(back.made.labels, [0, 0, 1, 1])
+    np.testing.assert_array_equal(back.dataset.labels, [0, 0, 1, 1])
     assert back.counts is None
     numbers = np.array([3.5, 0.0], np.float32)
     counted = from_arrays({**good, "counts": numbers}, CLASSES, (1, 8, 8), 2, "north")
@@ -111,17 +111,17 @@ def test_a_teacher_travels_and_the_union_has_one_of_those_sent() -> None:
     weights = np.arange(6, dtype=np.float32).reshape(2, 3)
     plain = a_set(1, (2, 2))
     sets = [
-        replace(plain, made=replace(plain.made, teacher=teacher))
+        replace(plain, dataset=replace(plain.dataset, teacher=teacher))
         for teacher in (taught(weights), None, taught(3 * weights))
     ]
     sent = to_arrays(sets[0])
     assert sent["teacher"].dtype == np.float32 and "teacher" not in to_arrays(sets[1])
     back = from_arrays(sent, CLASSES, (1, 8, 8), 2, "north", taught)
-    assert back.made.teacher is not None
-    np.testing.assert_array_equal(back.made.teacher.weights, weights)
-    made = union(sets, 4)
-    assert made.teacher is not None and made.teacher.weights.dtype == np.float32
-    np.testing.assert_allclose(made.teacher.weights, 2 * weights, rtol=1e-6)
+    assert back.dataset.teacher is not None
+    np.testing.assert_array_equal(back.dataset.teacher.weights, weights)
+    joined = union(sets, 4)
+    assert joined.teacher is not None and joined.teacher.weights.dtype == np.float32
+    np.testing.assert_allclose(joined.teacher.weights, 2 * weights, rtol=1e-6)
     assert union(sets[1:2], 4).teacher is None
     wrong = [
         weights[:1],
@@ -146,15 +146,15 @@ def test_the_union_s_teacher_labels_all_images_anew() -> None:
     sets = []
     for value, counts in ((0, (900.0, 0.0)), (255, (0.0, 900.0))):
         one = a_set(value, (2, 2), soft=True, counts=counts)
-        made = replace(one.made, teacher=Teacher(bright, "scatter28", "", embedding))
-        sets.append(replace(one, made=replace(made, images=np.full((4, 1, 28, 28), value, np.uint8))))
-    made = union(sets, 2)
-    assert made.soft is not None and made.teacher is not None
-    np.testing.assert_array_equal(made.labels, [0, 0, 1, 1])
-    assert made.images[made.labels == 0].max() == 0 and made.images[made.labels == 1].min() == 255
-    seen = made.teacher.probabilities(made.as_torch().tensors[0]).numpy()
-    np.testing.assert_array_equal(made.soft, seen)
-    assert (made.soft.argmax(1) == made.labels).all()
+        taught_set = replace(one.dataset, teacher=Teacher(bright, "scatter28", "", embedding))
+        sets.append(replace(one, dataset=replace(taught_set, records=np.full((4, 1, 28, 28), value, np.uint8))))
+    joined = union(sets, 2)
+    assert joined.soft is not None and joined.teacher is not None
+    np.testing.assert_array_equal(joined.labels, [0, 0, 1, 1])
+    assert joined.images[joined.labels == 0].max() == 0 and joined.images[joined.labels == 1].min() == 255
+    seen = joined.teacher.probabilities(joined.as_torch().tensors[0]).numpy()
+    np.testing.assert_array_equal(joined.soft, seen)
+    assert (joined.soft.argmax(1) == joined.labels).all()
 
 
 def test_silos_with_other_shares_of_the_classes_make_the_teacher_of_all_records_together() -> None:
@@ -171,8 +171,8 @@ def test_silos_with_other_shares_of_the_classes_make_the_teacher_of_all_records_
     def at_silo(numbers: np.ndarray) -> Teacher:
         return Teacher(with_shares(numbers).astype(np.float32), "scatter28", "", embedding)
 
-    found = united([at_silo(row) for row in counts], counts)
-    np.testing.assert_allclose(found.weights, with_shares(counts.sum(0)), atol=1e-5)
+    teacher = united([at_silo(row) for row in counts], counts)
+    np.testing.assert_allclose(teacher.weights, with_shares(counts.sum(0)), atol=1e-5)
 
     # A class that a silo does not have is none of its business, whatever it says of it.
     counts[0, 2] = 0.0

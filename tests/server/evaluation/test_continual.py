@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -16,21 +17,22 @@ import torch
 from dpdd.client.app import make_app
 from dpdd.client.silo import Silo
 from dpdd.common.data import benchmarks
-from dpdd.common.data.benchmarks import LabelledImages
+from dpdd.common.data.labelled_images import LabelledImages
 from dpdd.common.errors import ConfigError, DataError, IntegrityError
 from dpdd.common.models.backbone import Provenance, build, save
 from dpdd.common.models.convnet import ConvNetArchitecture
 from dpdd.common.progress import Console
-from dpdd.common.synthesis.labelled_set import TEACHER, LabelledSet, file_sha256
+from dpdd.common.synthesis.labelled_set import LabelledSet
+from dpdd.common.synthesis.product_files import TEACHER, file_sha256
 from dpdd.common.wire.release import open_signed
 from dpdd.scenarios.cli import main
 from dpdd.scenarios.simulator.inprocess import InProcessGrid
 from dpdd.server.cli import main as server
 from dpdd.server.evaluation import continual, convnet
 from dpdd.server.evaluation.continual import join, of_classes, summary
-from dpdd.server.evaluation.convnet import accuracy
-from dpdd.server.evaluation.public_network import learners, public_backbone
+from dpdd.server.evaluation.scoring import evaluate, scores
 from dpdd.server.run.pipeline import Run
+from dpdd.server.run.public_backbone import public_backbone
 from dpdd.server.run.roster import Roster
 from dpdd.server.run.scenario import ContinualSection, load_scenario, task_of, task_silo
 
@@ -86,18 +88,18 @@ def test_every_record_is_in_one_release_and_every_task_has_its_own_budget(finish
 
 def test_metrics_hold_the_matrix_the_figures_and_the_ceiling(finished: Path) -> None:
     metrics = json.loads((finished / "metrics.json").read_text())
-    joint, found = metrics["continual"]["joint"]["convnet"], metrics["continual"]["learners"]["convnet"]
+    joint, figures = metrics["continual"]["joint"]["convnet"], metrics["continual"]["learners"]["convnet"]
     assert metrics["continual"]["learners"].keys() == {"convnet"}, "DP-MERF's releases contain no classifier"
-    assert [len(row) for row in found["matrix"]] == [1, 2] and [
+    assert [len(row) for row in figures["matrix"]] == [1, 2] and [
         len(task) for task in metrics["continual"]["tasks"]
     ] == [5, 5]
-    assert found["average"] == pytest.approx(np.mean(found["matrix"][-1]))
-    assert found["forgetting"] == pytest.approx(found["matrix"][0][0] - found["matrix"][1][0])
-    assert found["seen"][-1] == pytest.approx(metrics["accuracy"]["convnet"]["mean"])
+    assert figures["average"] == pytest.approx(np.mean(figures["matrix"][-1]))
+    assert figures["forgetting"] == pytest.approx(figures["matrix"][0][0] - figures["matrix"][1][0])
+    assert figures["seen"][-1] == pytest.approx(metrics["accuracy"]["convnet"]["mean"])
     assert len(metrics["accuracy"]["convnet"]["runs"]) == 2 == len(joint["runs"])
-    made = LabelledSet.load(finished / "dataset")
-    assert np.bincount(made.labels).tolist() == [3] * 10
-    assert made.classes == benchmarks.load("fashion-slice", "test").classes
+    dataset = LabelledSet.load(finished / "dataset")
+    assert np.bincount(dataset.labels).tolist() == [3] * 10
+    assert dataset.classes == benchmarks.load("fashion-slice", "test").classes
     assert sorted(row["silo"] for row in metrics["privacy"]) == [row["silo"] for row in metrics["privacy"]]
     assert {row["silo"]: row["epsilon"] for row in metrics["privacy"]}["north-task-2"] == 2.0
     assert server(["verify", str(finished)]) == 0
@@ -139,10 +141,10 @@ def test_running_again_asks_for_nothing_new(finished: Path) -> None:
 
 
 def test_figures_by_hand() -> None:
-    found = summary([[0.9], [0.6, 0.8], [0.7, 0.5, 0.3]], [10, 10, 20])
-    assert found["average"] == pytest.approx(0.5)
-    assert found["forgetting"] == pytest.approx(((0.9 - 0.7) + (0.8 - 0.5)) / 2)
-    assert found["seen"] == pytest.approx([0.9, 0.7, 0.45])
+    figures = summary([[0.9], [0.6, 0.8], [0.7, 0.5, 0.3]], [10, 10, 20])
+    assert figures["average"] == pytest.approx(0.5)
+    assert figures["forgetting"] == pytest.approx(((0.9 - 0.7) + (0.8 - 0.5)) / 2)
+    assert figures["seen"] == pytest.approx([0.9, 0.7, 0.45])
     assert summary([[0.9]], [10])["forgetting"] == 0.0
 
 
@@ -207,11 +209,12 @@ steps = 2
 batch_per_class = 2
 [evaluation]
 runs = 2
-downstream = ["convnet", "fine-tune"]
+learners = ["convnet", "fine-tune"]
+metrics = ["accuracy", "balanced-accuracy", "macro-roc-auc"]
 width = 4
 steps = 2
 batch = 8
-lessons = 100
+augmentations = 100
 [evaluation.fine_tune]
 steps = 2
 batch = 8
@@ -231,9 +234,9 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     trainings: list[int] = []
     train = convnet._train
 
-    def counted(made: LabelledSet, *rest: Any) -> Any:
-        trainings.append(len(made))
-        return train(made, *rest)
+    def counted(dataset: LabelledSet, *rest: Any) -> Any:
+        trainings.append(len(dataset))
+        return train(dataset, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(convnet, "_train", counted)
@@ -262,19 +265,19 @@ def test_the_teacher_of_all_tasks_is_the_ridge_of_all_classes_at_once(taught: di
     assert metrics_of(taught["tasks"])["accuracy"]["teacher"] == metrics_of(taught["once"])["accuracy"]["teacher"]
 
 
-def test_every_learner_has_its_figures_per_step_and_learns_lessons(taught: dict[str, Path]) -> None:
+def test_every_learner_has_its_figures_per_step_and_learns_from_the_teacher(taught: dict[str, Path]) -> None:
     metrics, test = metrics_of(taught["tasks"]), benchmarks.load("fashion-slice", "test")
-    found = metrics["continual"]["learners"]
-    assert list(found) == list(metrics["accuracy"]) == ["convnet", "fine-tune", "teacher"]
-    for name, figures in found.items():
+    learners = metrics["continual"]["learners"]
+    assert list(learners) == list(metrics["accuracy"]) == ["convnet", "fine-tune", "teacher"]
+    for name, figures in learners.items():
         assert [len(row) for row in figures["matrix"]] == [1, 2]
         assert figures["seen"][-1] == pytest.approx(metrics["accuracy"][name]["mean"])
-    assert [metrics["accuracy"][name].get("labels") for name in found] == ["lessons", "lessons", None]
-    made = LabelledSet.load(taught["tasks"] / "dataset")
-    assert made.teacher is not None and found["teacher"]["seen"][0] > 0.5
-    for task, share in zip(metrics["continual"]["tasks"], found["teacher"]["matrix"][-1], strict=True):
+    assert [metrics["accuracy"][name].get("labels") for name in learners] == ["teacher", "teacher", None]
+    dataset = LabelledSet.load(taught["tasks"] / "dataset")
+    assert dataset.teacher is not None and learners["teacher"]["seen"][0] > 0.5
+    for task, share in zip(metrics["continual"]["tasks"], learners["teacher"]["matrix"][-1], strict=True):
         part = test.subset(np.isin(test.labels, [test.classes.index(name) for name in task]))
-        assert share == pytest.approx(accuracy([made.teacher.logits], part).mean)
+        assert share == pytest.approx(scores([dataset.teacher.logits], part)["accuracy"].mean)
 
 
 def test_networks_are_trained_once_per_step(taught: dict[str, Path]) -> None:
@@ -285,9 +288,11 @@ def test_networks_are_trained_once_per_step(taught: dict[str, Path]) -> None:
 def test_results_are_printed_as_tables(taught: dict[str, Path]) -> None:
     lines = (taught["tasks"] / "shown.txt").read_text().splitlines()
     metrics = metrics_of(taught["tasks"])
-    (first,) = [line for line in lines if line.startswith("fine-tuned tiny  ") and "lessons by the teacher" in line]
+    (first,) = [line for line in lines if re.match("fine-tuned tiny +teacher-labelled augmentations ", line)]
     score = metrics["accuracy"]["fine-tune"]
-    assert first.endswith(f"{100 * score['mean']:.1f} ± {100 * score['std']:.1f}")
+    assert f" {100 * score['mean']:.1f} ± {100 * score['std']:.1f} " in first
+    area = metrics["metrics"]["macro-roc-auc"]["fine-tune"]
+    assert first.endswith(f" {area['mean']:.3f} ± {area['std']:.3f}")
     (last,) = [line for line in lines if line.startswith("teacher  ") and "the releases" not in line]
     figures = metrics["continual"]["learners"]["teacher"]
     expected = [f"{100 * share:.1f}" for share in (*figures["seen"], figures["forgetting"])]
@@ -298,13 +303,25 @@ def test_results_are_printed_as_tables(taught: dict[str, Path]) -> None:
 def test_anybody_can_measure_again(taught: dict[str, Path]) -> None:
     """The dataset's folder and the scenario are enough."""
     scenario = load_scenario(str(taught["once"].with_suffix(".toml")))
-    made, public = LabelledSet.load(taught["once"] / "dataset"), public_backbone(scenario)
+    dataset, public = LabelledSet.load(taught["once"] / "dataset"), public_backbone(scenario)
     test = benchmarks.load("fashion-slice", "test")
-    found = learners(made, scenario.evaluation, public, scenario.seed)
-    expected = {name: score["runs"] for name, score in metrics_of(taught["once"])["accuracy"].items()}
-    assert list(found) == list(expected) == ["convnet", "fine-tune", "teacher"]
-    for name, each in found.items():
-        assert accuracy(each, test).runs == pytest.approx(expected[name], abs=2e-3), name
+    shown, expected = evaluate(dataset, test, scenario.evaluation, public, scenario.seed), metrics_of(taught["once"])
+    assert list(shown["accuracy"]) == list(expected["accuracy"]) == ["convnet", "fine-tune", "teacher"]
+    for name, score in shown["accuracy"].items():
+        assert score["runs"] == pytest.approx(expected["accuracy"][name]["runs"], abs=2e-3), name
+    assert shown["metrics"].keys() == expected["metrics"].keys() == {"balanced-accuracy", "macro-roc-auc"}
+
+
+def test_other_metrics_are_those_of_the_last_step_over_all_classes(taught: dict[str, Path]) -> None:
+    metrics, test = metrics_of(taught["tasks"]), benchmarks.load("fashion-slice", "test")
+    assert {name: list(scores) for name, scores in metrics["metrics"].items()} == {
+        name: ["convnet", "fine-tune", "teacher"] for name in ("balanced-accuracy", "macro-roc-auc")
+    }
+    teacher = LabelledSet.load(taught["tasks"] / "dataset").teacher
+    assert teacher is not None
+    measured = scores([teacher.logits], test, ("balanced-accuracy", "macro-roc-auc"))
+    for name in ("balanced-accuracy", "macro-roc-auc"):
+        assert metrics["metrics"][name]["teacher"]["mean"] == pytest.approx(measured[name].mean, abs=1e-3)
 
 
 def test_verify_checks_the_teacher(taught: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from dpdd.common.data.benchmarks import LabelledImages
+from dpdd.common.data.labelled_images import LabelledImages
 from dpdd.common.synthesis.labelled_set import LabelledSet
-from dpdd.server.evaluation.convnet import Accuracy, augment, convnet_accuracy
-from dpdd.server.run.scenario import EvaluationSection
+from dpdd.server.evaluation.base import Score
+from dpdd.server.evaluation.convnet import augment, convnets, mix
+from dpdd.server.evaluation.learner_settings import LearnerSettings
+from dpdd.server.evaluation.scoring import scores
 
 CLASSES = ("top", "bottom")
 
@@ -23,30 +25,49 @@ def pictures(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return images, labels
 
 
-SETTINGS = EvaluationSection(runs=2, width=8, steps=40, batch=32, learning_rate=0.01)
+SETTINGS = LearnerSettings(runs=2, width=8, steps=40, batch=32, learning_rate=0.01)
+
+
+def accuracy(images: np.ndarray, labels: np.ndarray, settings: LearnerSettings, seed: int) -> Score:
+    """Of ConvNets that learnt from these images, on a hundred others."""
+    networks = convnets(LabelledSet(images, labels, CLASSES), settings, seed)
+    return scores(networks, LabelledImages(*pictures(100, 2), CLASSES))["accuracy"]
 
 
 def test_a_network_learns_from_right_labels_only() -> None:
     images, labels = pictures(64, 1)
-    test = LabelledImages(*pictures(100, 2), CLASSES)
-    right = convnet_accuracy(LabelledSet(images, labels, CLASSES), test, SETTINGS, seed=0)
+    right = accuracy(images, labels, SETTINGS, seed=0)
     assert len(right.runs) == 2 and right.mean > 0.95
-    wrong = convnet_accuracy(LabelledSet(images, 1 - labels, CLASSES), test, SETTINGS, seed=0)
-    assert wrong.mean < 0.05
+    assert accuracy(images, 1 - labels, SETTINGS, seed=0).mean < 0.05
 
 
 def test_scores_repeat_for_a_seed() -> None:
-    images, labels = pictures(16, 1)
-    test = LabelledImages(*pictures(50, 2), CLASSES)
     quick = SETTINGS.model_copy(update={"steps": 3})
-    scores = [convnet_accuracy(LabelledSet(images, labels, CLASSES), test, quick, seed=5).runs for _ in range(2)]
-    assert scores[0] == scores[1]
+    one, two = (accuracy(*pictures(16, 1), quick, seed=5).runs for _ in range(2))
+    assert one == two
 
 
-def test_mean_and_deviation() -> None:
-    assert Accuracy((0.5, 0.7)).mean == 0.6
-    assert abs(Accuracy((0.5, 0.7)).std - 0.02**0.5) < 1e-12
-    assert Accuracy((0.5,)).std == 0.0
+def test_mixing_keeps_images_and_labels_together() -> None:
+    torch.manual_seed(1)
+    labels = torch.tensor([0, 1, 2])
+    images = torch.eye(3).view(3, 3, 1, 1)
+    blended, wanted = mix(images, labels, 3, strength=1.0)
+    torch.testing.assert_close(blended.view(3, 3), wanted)
+    torch.testing.assert_close(wanted.sum(1), torch.ones(3))
+    assert not wanted.equal(torch.eye(3))
+    assert mix(images, torch.full((3, 3), 1 / 3), 3, 1.0)[1].allclose(torch.tensor(1 / 3))
+
+
+def test_an_augmentation_of_ones_own() -> None:
+    seen = []
+
+    def watch(images: torch.Tensor) -> torch.Tensor:
+        seen.append(len(images))
+        return images
+
+    settings = SETTINGS.model_copy(update={"runs": 1, "steps": 3})
+    convnets(LabelledSet(*pictures(60, 1), CLASSES), settings, seed=0, augmentation=watch)
+    assert seen == [32, 32, 32]
 
 
 @pytest.mark.parametrize("flips", [True, False])

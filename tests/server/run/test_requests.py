@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from dpdd.common.errors import ConfigError
+from dpdd.common.methods.registry import method
 from dpdd.common.models.backbone import Provenance, build, save
 from dpdd.common.models.convnet import ConvNetArchitecture
 from dpdd.common.synthesis.distilled_set import distilled_set_settings, method_values
@@ -50,14 +50,16 @@ def test_a_backbone_is_named_by_its_hash_and_must_not_know_the_data(tmp_path: Pa
     network = build(ConvNetArchitecture(channels=1, height=8, width=8, classes=3, widths=(4, 6)))
     facts = Provenance(public_data="fashion-mnist", licence="none", accuracy=0.5, command="none", seed=0)
     card = save(tmp_path / "tiny", network, facts)
-    settings = SimpleNamespace(backbone=str(tmp_path / "tiny"))
-    assert backbone_sha256(settings, "mnist") == bytes.fromhex(card.sha256)
-    assert backbone_sha256(SimpleNamespace(), "mnist") == b"" == backbone_sha256(SimpleNamespace(backbone=None), "x")
+    tiny = str(tmp_path / "tiny")
+    assert backbone_sha256([tiny], "mnist") == bytes.fromhex(card.sha256) == backbone_sha256([tiny, "scatter28"], "x")
+    assert backbone_sha256([], "mnist") == b"" == backbone_sha256(method("dp-merf").backbones(None), "x")
+    more = {"backbone": "scatter28", "more_backbones": (tiny,), "stages": 2, "class_layers": 1}
+    assert method("sps").backbones(method("sps").settings(more)) == ("scatter28", tiny)
     for dataset in ("fashion-mnist", "fashion-slice"):
         with pytest.raises(ConfigError, match="backbone tiny was trained on fashion-mnist"):
-            backbone_sha256(settings, dataset)
+            backbone_sha256([tiny], dataset)
         with pytest.raises(ConfigError, match="backbone tiny was trained on fashion-mnist"):
-            backbone_sha256(SimpleNamespace(backbone="scatter28", more_backbones=(settings.backbone,)), dataset)
+            backbone_sha256(["scatter28", tiny], dataset)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Runs in stages: one centre for everybody and for ever, late silos included; every stage's release is in the card."""
+"""Runs in stages: one input for everybody and for ever, late silos included; every stage's release is in the card."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from dpdd.common.progress import Console
 from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.common.wire.release import open_signed
 from dpdd.common.wire.request import Kind, ReleaseRequest, decode_request
-from dpdd.scenarios.simulator import simulate
 from dpdd.scenarios.simulator.inprocess import InProcessGrid
+from dpdd.scenarios.simulator.silos import set_up
 from dpdd.server.cli import main as server
 from dpdd.server.evaluation import continual
 from dpdd.server.report.card import privacy_rows
@@ -83,7 +83,7 @@ def prepare(folder: Path, *, privacy: str = "", method: str = "", more: str = ""
     folder.mkdir(parents=True, exist_ok=True)
     path.write_text(SCENARIO.format(privacy=privacy, method=method, more=more, stages=stages))
     scenario = load_scenario(str(path))
-    silos = simulate.set_up(scenario, folder / "run", Console(quiet=True))
+    silos = set_up(scenario, folder / "run", Console(quiet=True))
     roster = Roster({silo.settings.name: silo.public_key for silo in silos})
     grid = Grid.of(make_app(), [silo.folder for silo in silos])
     return Run(scenario, folder / "run", roster, Console(quiet=True)), grid
@@ -174,7 +174,7 @@ def test_verify_looks_at_every_stage(tmp_path: Path, capsys: pytest.CaptureFixtu
     }
 
 
-def test_silos_with_their_own_epsilon_have_their_own_roots_and_one_centre(tmp_path: Path) -> None:
+def test_silos_with_their_own_epsilon_have_their_own_roots_and_one_input(tmp_path: Path) -> None:
     run, grid = prepare(tmp_path, privacy="epsilons = { north = 0.5, south = 4.0 }", method='aggregation = "precision"')
     metrics = run.execute(grid)
     assert {row["silo"]: row["epsilon"] for row in metrics["privacy"]} == {"east": 1.0, "north": 0.5, "south": 4.0}
@@ -182,22 +182,22 @@ def test_silos_with_their_own_epsilon_have_their_own_roots_and_one_centre(tmp_pa
     roots = {request.id for request in requests if request.stage == 0}
     assert len(roots) == 3 and {request.first_stage().id for request in requests} == roots
     for stage in (1, 2):
-        centres = [request.stage_input["mean"].tobytes() for request in requests if request.stage == stage]
-        assert len(centres) == 3 and len(set(centres)) == 1
+        inputs = [request.stage_input["mean"].tobytes() for request in requests if request.stage == stage]
+        assert len(inputs) == 3 and len(set(inputs)) == 1
     for silo, epsilon in {"east": 1.0, "north": 0.5, "south": 4.0}.items():
         assert spent(run, silo) == pytest.approx(epsilon, rel=1e-3)
     assert server(["verify", str(run.folder)]) == 0
 
 
 def forbidden(*_arguments: Any, **_more: Any) -> Any:
-    raise AssertionError("a centre was computed a second time")
+    raise AssertionError("a stage's input was computed a second time")
 
 
-def test_running_again_asks_nothing_new_and_computes_no_centre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_again_asks_nothing_new_and_computes_no_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, grid = prepare(tmp_path)
     run.execute(grid)
     before, images = stored(run), LabelledSet.load(run.folder / "dataset").images
-    monkeypatch.setattr(staged, "centre", forbidden)
+    monkeypatch.setattr(staged.Staged, "stage_input", forbidden)
     again(run).execute(grid)
     assert [request.id for request in stored(run)] == [request.id for request in before]
     np.testing.assert_array_equal(LabelledSet.load(run.folder / "dataset").images, images)
@@ -205,7 +205,7 @@ def test_running_again_asks_nothing_new_and_computes_no_centre(tmp_path: Path, m
 
 
 @pytest.mark.parametrize("privacy", ["epsilon = 1.0", "epsilon = inf"])
-def test_a_late_silo_is_asked_with_the_stored_centre(
+def test_a_late_silo_is_asked_with_the_stored_input(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, privacy: str
 ) -> None:
     run, grid = prepare(tmp_path, privacy=privacy)
@@ -216,12 +216,12 @@ def test_a_late_silo_is_asked_with_the_stored_centre(
     grid.broken = frozenset()
     late = again(run)
     with monkeypatch.context() as patch:
-        patch.setattr(staged, "centre", forbidden)
+        patch.setattr(staged.Staged, "stage_input", forbidden)
         metrics = late.execute(grid)
     assert late.missing == {} and {row["silo"]: row["releases"] for row in metrics["privacy"]} == dict.fromkeys(ALL, 3)
     assert [request.id for request in stored(run)] == asked
     assert server(["verify", str(run.folder)]) == 0
-    if privacy == "epsilon = inf":  # without noise the right centres, added back, leave no trace in the means
+    if privacy == "epsilon = inf":  # without noise the right inputs, added back, leave no trace in the means
         other, all_at_once = prepare(tmp_path / "other", privacy=privacy, stages=1)
         other.execute(all_at_once)
         found = [LabelledSet.load(job.folder / "dataset").images.astype(int) for job in (run, other)]
@@ -255,7 +255,7 @@ def test_a_stage_that_nobody_answers_stops_the_run_and_can_be_gone_on_with(
     asked = [request.id for request in stored(run)]
     assert len(asked) == 3
     grid.broken = frozenset()
-    monkeypatch.setattr(staged, "centre", forbidden)
+    monkeypatch.setattr(staged.Staged, "stage_input", forbidden)
     again(run).execute(grid)
     assert [request.id for request in stored(run)] == asked
 
@@ -265,7 +265,7 @@ class Died(BaseException):
 
 
 @pytest.mark.parametrize("kept", [0, 1, 2])
-def test_a_coordinator_that_dies_while_it_stores_a_stage_never_asks_two_centres(
+def test_a_coordinator_that_dies_while_it_stores_a_stage_never_asks_two_inputs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int
 ) -> None:
     run, grid = prepare(tmp_path, privacy="epsilons = { north = 0.5, south = 4.0 }")
@@ -282,12 +282,12 @@ def test_a_coordinator_that_dies_while_it_stores_a_stage_never_asks_two_centres(
         patch.setattr(Store, "add_request", dying)
         run.execute(grid)
     assert sum(request.stage == 1 for request in stored(run)) == kept
-    real = staged.stage_input
-    monkeypatch.setattr(staged, "centre", lambda *a, **b: {"mean": real(*a, **b)["mean"] * np.float32(0.5)})
+    real = staged.Staged.stage_input
+    monkeypatch.setattr(staged.Staged, "stage_input", lambda *a: {"mean": real(*a)["mean"] * np.float32(0.5)})
     metrics = again(run).execute(grid)
     assert {row["releases"] for row in metrics["privacy"]} == {3}
-    centres = {request.stage_input["mean"].tobytes() for request in stored(run) if request.stage == 1}
-    assert len(centres) == 1
+    inputs = {request.stage_input["mean"].tobytes() for request in stored(run) if request.stage == 1}
+    assert len(inputs) == 1
 
 
 def test_what_a_later_stage_asks_and_of_whom() -> None:
@@ -296,8 +296,8 @@ def test_what_a_later_stage_asks_and_of_whom() -> None:
         RequestGroup(ReleaseRequest(**public, epsilon=epsilon, public_seed=1), frozenset(silos))  # type: ignore[arg-type]
         for epsilon, silos in ((1.0, {"north", "east"}), (2.0, {"south"}))
     ]
-    centre = {"mean": np.arange(4, dtype=np.float32)}
-    later = stage_request_groups(asked, 2, centre, {"north", "east"})
+    stage_input = {"mean": np.arange(4, dtype=np.float32)}
+    later = stage_request_groups(asked, 2, stage_input, {"north", "east"})
     assert [group.silos for group in later] == [{"north", "east"}]
     assert later[0].request.first_stage().id == asked[0].request.id and later[0].request.stage == 2
     kept = [group.request.encode() for group in (*asked, *later)]

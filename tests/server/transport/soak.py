@@ -208,7 +208,7 @@ def remains(home: Path) -> dict[str, Any]:
 
     stored = {path.read_bytes() for path in (home / "run" / "store").iterdir() if len(path.name) == 64}
     assert not any((home / "run" / "store" / "partial").iterdir()), "a partial file was left behind"
-    found: dict[str, Any] = {}
+    state: dict[str, Any] = {}
     for folder in sorted((home / "silos").iterdir()):
         silo = Silo(folder)
         ledger = silo.ledger()
@@ -221,12 +221,12 @@ def remains(home: Path) -> dict[str, Any]:
         assert data in stored, f"the coordinator has another release of {folder.name} than its outbox"
         release = open_signed(data, silo.public_key)
         arrays = {name: array.tobytes().hex() for name, array in release.arrays.items()}
-        found[folder.name] = [release.request_id, repr(release.event), arrays, status.spent, status.remaining]
+        state[folder.name] = [release.request_id, repr(release.event), arrays, status.spent, status.remaining]
     assert len(stored) == SILOS
     with contextlib.redirect_stdout(io.StringIO()):
         assert server(["verify", str(home / "run")]) == 0
-    found["dataset"] = json.loads((home / "run" / "metrics.json").read_text())["dataset"]["sha256"]
-    return found
+    state["dataset"] = json.loads((home / "run" / "metrics.json").read_text())["dataset"]["sha256"]
+    return state
 
 
 def free_port() -> int:
@@ -239,7 +239,7 @@ def free_port() -> int:
 def prepare(template: Path) -> None:
     """Silos, a coordinator and tokens: what every run starts from."""
     from dpdd.common.progress import Console
-    from dpdd.scenarios.simulator.simulate import set_up
+    from dpdd.scenarios.simulator.silos import set_up
     from dpdd.server.run.scenario import load_scenario
     from dpdd.server.transport.coordinator import Coordinator
 

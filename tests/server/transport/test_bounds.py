@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import grpc
@@ -56,15 +56,26 @@ def messages(path: Path, manifest: Manifest, chunk: int = CHUNK) -> list[bytes]:
         return list(parts(manifest, file, 0, chunk))
 
 
+@contextmanager
+def half_an_upload(here: World, silo: Silo) -> Iterator[tuple[grpc.Future, Held]]:
+    """A call whose manifest and first chunk have arrived; the rest is held back."""
+    sent = messages(*payload(here, silo))
+    with here.channel(silo) as channel:
+        held = Held(*sent[:2], then=sent[2:])
+        call = channel.stream_unary(UPLOAD).future(held)
+        until(lambda: here.partials() and here.partials()[0].stat().st_size == CHUNK)
+        yield call, held
+
+
 def newcomer(here: World) -> grpc.Channel:
     root = grpc.ssl_channel_credentials(here.coordinator.authority.pem)
     return grpc.secure_channel(f"127.0.0.1:{here.join_port}", root, CHANNEL)
 
 
 def test_who_has_no_certificate_takes_no_thread_from_the_silos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "NEWCOMERS", 4)
+    monkeypatch.setattr(service, "JOIN_WORKERS", 4)
     monkeypatch.setattr(service, "WORKERS", 104)
-    monkeypatch.setattr(calls, "FIRST_WORD", 8.0)  # no thread is free again before we have looked
+    monkeypatch.setattr(calls, "FIRST_MESSAGE_SECONDS", 8.0)  # no thread is free again before we have looked
     with world(tmp_path) as here, newcomer(here) as stranger:
         silo = here.silo("north")
         hanging = [stranger.stream_unary(JOIN).future(Held()) for _ in range(12)]
@@ -81,7 +92,7 @@ def test_who_has_no_certificate_takes_no_thread_from_the_silos(tmp_path: Path, m
 def test_a_silo_has_so_many_calls_and_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(calls, "FIRST_WORD", 3.0)
+    monkeypatch.setattr(calls, "FIRST_MESSAGE_SECONDS", 3.0)
     with world(tmp_path) as here, ExitStack() as stack:
         greedy, other = here.silo("greedy"), here.silo("other")
         open_channels = [stack.enter_context(here.channel(greedy)) for _ in range(3)]
@@ -99,13 +110,7 @@ def test_a_silo_has_so_many_calls_and_no_more(
 
 def test_revoking_ends_an_upload_that_is_going_on(tmp_path: Path) -> None:
     with world(tmp_path) as here:
-        silo = here.silo("west")
-        path, manifest = payload(here, silo)
-        sent = messages(path, manifest)
-        with here.channel(silo) as channel:
-            held = Held(*sent[:2], then=sent[2:])
-            call = channel.stream_unary(UPLOAD).future(held)
-            until(lambda: here.partials() and here.partials()[0].stat().st_size == CHUNK)
+        with half_an_upload(here, here.silo("west")) as (call, held):
             here.coordinator.registry.revoke("west")
             error = call.exception(timeout=10)  # although it sends nothing
             assert error.code() is grpc.StatusCode.CANCELLED
@@ -119,13 +124,7 @@ def test_a_silo_that_is_revoked_before_its_last_chunk_is_told(
 ) -> None:
     monkeypatch.setattr(service, "_TICK", 60.0)  # nobody looks in between
     with world(tmp_path) as here:
-        silo = here.silo("west")
-        path, manifest = payload(here, silo)
-        sent = messages(path, manifest)
-        with here.channel(silo) as channel:
-            held = Held(*sent[:2], then=sent[2:])
-            call = channel.stream_unary(UPLOAD).future(held)
-            until(lambda: here.partials() and here.partials()[0].stat().st_size == CHUNK)
+        with half_an_upload(here, here.silo("west")) as (call, held):
             here.coordinator.registry.revoke("west")
             held.go.set()
             error = call.exception(timeout=10)
@@ -146,7 +145,7 @@ def test_one_silo_has_one_upload_whatever_it_names_it(tmp_path: Path) -> None:
             until(lambda: here.partials() and here.partials()[0].stat().st_size == CHUNK)
             upload(channel, path, manifest, lambda _: None)
             assert call.exception(timeout=10).code() is grpc.StatusCode.CANCELLED
-        assert here.board.read(here.releases()[0]) == path.read_bytes() and here.partials() == []
+        assert here.queue.read(here.releases()[0]) == path.read_bytes() and here.partials() == []
 
 
 def test_who_waits_for_a_slot_and_hangs_up_is_not_waited_for(tmp_path: Path) -> None:

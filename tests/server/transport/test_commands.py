@@ -23,46 +23,26 @@ from dpdd.common.errors import ConfigError
 from dpdd.common.progress import Console
 from dpdd.common.wire.exchange import Token
 from dpdd.scenarios.simulator import loopback, simulate
+from dpdd.scenarios.simulator.silos import set_up
+from dpdd.scenarios.simulator.simulation import Simulation
 from dpdd.server import cli
 from dpdd.server.cli import main as server
 from dpdd.server.run.scenario import load_scenario
 from dpdd.server.transport import authority, running, tls_log
-from dpdd.server.transport.board import Board
 from dpdd.server.transport.coordinator import Coordinator
+from dpdd.server.transport.request_queue import RequestQueue
 from dpdd.server.transport.service import Address, ExchangeServer
 from dpdd.v1 import exchange_pb2
 from tests.client.silos import make_silo
+from tests.scenarios.tiny_runs import tiny_scenario
 from tests.server.transport.worlds import entries, until
 from tests.server.transport.worlds import running as node_of
-
-TINY = """
-name = "tiny"
-[data]
-dataset = "fashion-slice"
-silos = {silos}
-records_per_silo = 500
-[privacy]
-epsilon = 10.0
-[method]
-name = "dp-merf"
-[method.settings]
-features = 16
-[synthesis]
-images_per_class = 2
-[synthesis.settings]
-steps = 2
-batch = 10
-[evaluation]
-runs = 0
-[exchange]
-quorum = {quorum}
-deadline_minutes = {minutes}
-"""
 
 
 def scenario(folder: Path, silos: int = 2, quorum: int = 1, minutes: float = 5.0) -> Path:
     path = folder / "tiny.toml"
-    path.write_text(TINY.format(silos=silos, quorum=quorum, minutes=minutes))
+    exchange = f"[exchange]\nquorum = {quorum}\ndeadline_minutes = {minutes}\n"
+    path.write_text(tiny_scenario(silos, steps=2, more=exchange))
     return path
 
 
@@ -86,7 +66,7 @@ def test_from_init_to_an_exported_dataset(
     assert server(["init", str(home)]) == 0 and "made an authority" in said(capsys)
     assert server(["init", str(home)]) == 0 and "are there" in said(capsys)
     path = scenario(tmp_path, silos=3, quorum=2, minutes=0.15)
-    silos = simulate.set_up(load_scenario(str(path)), tmp_path, Console(quiet=True))
+    silos = set_up(load_scenario(str(path)), tmp_path, Console(quiet=True))
     tokens = {}
     for silo in silos:
         assert server(["enrol", silo.settings.name, "--coordinator", str(home)]) == 0
@@ -152,8 +132,8 @@ def test_from_init_to_an_exported_dataset(
 
 def states(capsys: pytest.CaptureFixture[str], run: Path, home: Path) -> list[dict[str, str]]:
     assert server(["status", str(run), "--coordinator", str(home), "--json"]) == 0
-    found: list[dict[str, str]] = json.loads(said(capsys))["runs"][str(run)]
-    return found
+    rows: list[dict[str, str]] = json.loads(said(capsys))["runs"][str(run)]
+    return rows
 
 
 def test_a_run_proceeds_without_the_missing_and_resume_takes_the_late(
@@ -161,7 +141,7 @@ def test_a_run_proceeds_without_the_missing_and_resume_takes_the_late(
 ) -> None:
     home, path = tmp_path / "hub", scenario(tmp_path, silos=2, quorum=1, minutes=0.2)
     coordinator = Coordinator.initialise(home)
-    north, east = simulate.set_up(load_scenario(str(path)), tmp_path, Console(quiet=True))
+    north, east = set_up(load_scenario(str(path)), tmp_path, Console(quiet=True))
     tokens = {silo.settings.name: coordinator.enrol(silo.settings.name) for silo in (north, east)}
     out = tmp_path / "run"
     results: list[dict[str, object]] = []
@@ -253,15 +233,15 @@ def test_a_server_whose_certificate_expired_says_so_before_it_serves(
 ) -> None:
     monkeypatch.setattr(authority, "SERVER_DAYS", -1)
     coordinator = Coordinator.initialise(tmp_path)
-    board = Board(tmp_path / "store")
+    queue = RequestQueue(tmp_path / "store")
     with pytest.raises(ConfigError, match=r"certificate expired on .* renews it"):
-        ExchangeServer(coordinator, board, Address())
+        ExchangeServer(coordinator, queue, Address())
     monkeypatch.undo()
     coordinator.close()
     coordinator = Coordinator.initialise(tmp_path)
-    with ExchangeServer(coordinator, board, Address()):
+    with ExchangeServer(coordinator, queue, Address()):
         pass
-    board.close()
+    queue.close()
     coordinator.close()
 
 
@@ -286,10 +266,8 @@ def loopback_port() -> int:
 
 def test_the_true_system_on_loopback_stops_what_it_started(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, before = scenario(tmp_path), children()
-    half_joined(
-        simulate.set_up(load_scenario(str(path)), tmp_path / "run", Console(quiet=True), 3)[0], tmp_path / "run"
-    )
-    metrics = loopback.run(str(path), load_scenario(str(path)), tmp_path / "run", Console(), noise_seed=3)
+    half_joined(set_up(load_scenario(str(path)), tmp_path / "run", Console(quiet=True), 3)[0], tmp_path / "run")
+    metrics = loopback.run(simulation(path, tmp_path / "run", Console(), noise_seed=3))
     relayed = capsys.readouterr().err
     assert "server   │ waiting for" in relayed and "accountant" not in relayed  # `dpdd-sim` shows the result itself
     assert [row["silo"] for row in metrics["privacy"]] == ["east", "north"]
@@ -299,6 +277,10 @@ def test_the_true_system_on_loopback_stops_what_it_started(tmp_path: Path, capsy
     )
     assert in_process["dataset"] == metrics["dataset"]  # the same releases, so the same images
     assert server(["verify", str(tmp_path / "run")]) == 0
+
+
+def simulation(path: Path, folder: Path, console: Console, noise_seed: int | None = None) -> Simulation:
+    return Simulation(str(path), load_scenario(str(path)), folder, console, noise_seed)
 
 
 def half_joined(silo: Silo, folder: Path) -> None:
@@ -311,14 +293,10 @@ def half_joined(silo: Silo, folder: Path) -> None:
 
 def test_loopback_stops_everything_when_interrupted_and_when_it_fails(tmp_path: Path) -> None:
     path, before = scenario(tmp_path), children()
-    silos = simulate.set_up(load_scenario(str(path)), tmp_path / "run", Console(quiet=True))
-    script = (
-        "import sys; from pathlib import Path; from dpdd.server.run.scenario import load_scenario\n"
-        "from dpdd.common.progress import Console; from dpdd.scenarios import loopback\n"
-        f"loopback.run({str(path)!r}, load_scenario({str(path)!r}), Path({str(tmp_path / 'run')!r}), Console())"
-    )
+    silos = set_up(load_scenario(str(path)), tmp_path / "run", Console(quiet=True))
+    command = ["dpdd.scenarios.cli", "run", str(path), "--out", str(tmp_path / "run"), "--engine", "exchange"]
     parent = subprocess.Popen(
-        [sys.executable, "-c", script],
+        [sys.executable, "-m", *command],
         stderr=subprocess.PIPE,
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored where tests run in the background
@@ -333,12 +311,12 @@ def test_loopback_stops_everything_when_interrupted_and_when_it_fails(tmp_path: 
     toml = silos[0].folder / "silo.toml"
     toml.write_text(toml.read_text().replace("[policy]", "[policy]\nno_such_key = 1"))
     with pytest.raises(ConfigError, match="no_such_key"):
-        loopback.run(str(path), load_scenario(str(path)), tmp_path / "run", Console(quiet=True))
+        loopback.run(simulation(path, tmp_path / "run", Console(quiet=True)))
     assert set(children()) <= set(before)
 
 
 def children(pid: int | None = None) -> list[int]:
-    found = []
+    processes = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -346,8 +324,8 @@ def children(pid: int | None = None) -> list[int]:
             except OSError:
                 continue
             if int(fields[1]) == (pid or os.getpid()) and fields[0] != "Z":
-                found.append(int(entry.name))
-    return found
+                processes.append(int(entry.name))
+    return processes
 
 
 def state(pid: int) -> str:

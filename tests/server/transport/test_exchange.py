@@ -42,7 +42,7 @@ def ask(grid: ExchangeGrid, request: bytes, stage: str = "0") -> dict[str, objec
 
 
 def grid_of(here: World, seconds: float = 30.0, quorum: int = 1) -> ExchangeGrid:
-    return ExchangeGrid(here.board, here.coordinator.registry.roster(), Deadline(seconds, quorum))
+    return ExchangeGrid(here.queue, here.coordinator.registry.roster(), Deadline(seconds, quorum))
 
 
 def test_two_rounds_over_tls_give_the_bytes_in_the_outboxes(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_approval_is_waited_for_and_answered_then(tmp_path: Path, capsys: pytest
         with running(yes), running(no):
             asking.start()
             until(lambda: yes.waiting() and no.waiting())
-            until(lambda: all((row := here.board.row(request.id, s)) and row.refusal for s in ("yes", "no")))
+            until(lambda: all((row := here.queue.row(request.id, s)) and row.refusal for s in ("yes", "no")))
             assert entries(yes) == ["open"] and not answers
             assert client(["approve", request.id[:12], "--silo", str(yes.folder)]) == 0
             assert client(["deny", request.id[:12], "--why", "not this year", "--silo", str(no.folder)]) == 0
@@ -202,12 +202,12 @@ def test_a_revoked_silo_is_not_waited_for_and_not_used_again(tmp_path: Path) -> 
     with world(tmp_path) as here:
         east, west = here.silo("east"), here.silo("west")
         registry, request = here.coordinator.registry, make_request()
-        grid = ExchangeGrid(here.board, registry.roster(), Deadline(300.0), revoked=registry.revoked)
+        grid = ExchangeGrid(here.queue, registry.roster(), Deadline(300.0), revoked=registry.revoked)
         answers: dict[str, object] = {}
         asking = threading.Thread(target=lambda: answers.update(ask(grid, request.encode())))
         with running(east):
             asking.start()
-            until(lambda: here.board.digest(request.id, "east"))
+            until(lambda: here.queue.digest(request.id, "east"))
             registry.revoke("west")
             asking.join(30.0)
         assert answers["west"] == "was revoked before it answered" and not asking.is_alive()
@@ -223,7 +223,8 @@ def test_a_revoked_silo_is_not_waited_for_and_not_used_again(tmp_path: Path) -> 
 def test_a_run_is_served_by_one_process(tmp_path: Path) -> None:
     with world(tmp_path):
         store = str(tmp_path / "run" / "store")
-        script = f"import pathlib, dpdd.server.transport.board as board; board.Board(pathlib.Path({store!r}))"
+        script = "import pathlib; from dpdd.server.transport.request_queue import RequestQueue\n"
+        script += f"RequestQueue(pathlib.Path({store!r}))"
         second = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
         assert "another dpdd-server serves this run" in second.stderr
 
@@ -231,7 +232,7 @@ def test_a_run_is_served_by_one_process(tmp_path: Path) -> None:
 def test_what_is_acknowledged_survives_a_power_cut(tmp_path: Path) -> None:
     """SQLite's FULL does not sync the folder after a commit: a journal that comes back would undo it. EXTRA does."""
     with world(tmp_path) as here:
-        for database in (here.coordinator.registry._db, here.board._store._db):
+        for database in (here.coordinator.registry._db, here.queue._store._db):
             assert database.execute("PRAGMA synchronous").fetchone() == (3,)
             assert database.execute("PRAGMA journal_mode").fetchone() == ("delete",)
 
@@ -245,11 +246,11 @@ def test_either_side_restarts(tmp_path: Path) -> None:
             first = make_request()
             here.ask(silo, request=first)
             here.start()
-            until(lambda: here.board.digest(first.id, "north"))
+            until(lambda: here.queue.digest(first.id, "north"))
         assert node.errors == []  # type: ignore[attr-defined]
         second = here.ask(silo, request=make_request(run="second", epsilon=0.01))
         with running(Silo(silo.folder)):
-            until(lambda: (row := here.board.row(second.id, "north")) and row.state != "asked")
+            until(lambda: (row := here.queue.row(second.id, "north")) and row.state != "asked")
 
 
 def test_a_demo_lets_anybody_join_but_only_on_loopback(tmp_path: Path) -> None:
@@ -262,7 +263,7 @@ def test_a_demo_lets_anybody_join_but_only_on_loopback(tmp_path: Path) -> None:
         with pytest.raises(DpddError, match=r"127\.0\.0\.1"):
             join(silo, "example.org:1", None)
         with pytest.raises(DpddError, match="nowhere else"):
-            ExchangeServer(here.coordinator, here.board, Address("0.0.0.0"), open_enrolment=True)
+            ExchangeServer(here.coordinator, here.queue, Address("0.0.0.0"), open_enrolment=True)
         with here.serving_anybody() as demo:
             join(silo, f"127.0.0.1:{demo.join_port}", None)
         assert Silo(silo.folder).settings.coordinator is not None

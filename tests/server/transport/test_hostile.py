@@ -41,8 +41,8 @@ STATUS, UPLOAD = "/dpdd.v1.Exchange/Status", "/dpdd.v1.Exchange/Upload"
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with world(tmp_path_factory.mktemp("hostile")) as made:
-        yield made
+    with world(tmp_path_factory.mktemp("hostile")) as hostile_world:
+        yield hostile_world
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def south(here: World) -> Silo:
 def nothing_is_stored(here: World, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     caplog.set_level(logging.INFO, "dpdd.exchange")
     yield
-    assert here.releases() == [] and list(here.board.partial.iterdir()) == []
+    assert here.releases() == [] and list(here.queue.partial.iterdir()) == []
 
 
 def refused(channel: grpc.Channel, method: str, data: bytes | list[bytes]) -> tuple[grpc.StatusCode, str]:
@@ -83,8 +83,8 @@ def tls_channel(here: World, issuer: Authority, lifetime: timedelta = timedelta(
     """A channel whose client certificate says `north`, signed by `issuer` and not in the registry."""
     key = ec.generate_private_key(ec.SECP256R1())
     certificate = issuer.silo_certificate("north", key.public_key(), lifetime)
-    made = credentials(here.coordinator.authority, key, certificate)
-    return grpc.secure_channel(f"127.0.0.1:{here.port}", made, CHANNEL)
+    mutual = credentials(here.coordinator.authority, key, certificate)
+    return grpc.secure_channel(f"127.0.0.1:{here.port}", mutual, CHANNEL)
 
 
 def test_a_certificate_of_our_authority_that_is_not_registered(
@@ -144,8 +144,8 @@ def test_a_certificate_that_expires_while_connected(tmp_path: Path) -> None:
 
 def signed_by(silo: Silo, **changes: object) -> bytes:
     """A release of this silo that never goes through its own node (another budget pays for it)."""
-    made = make_silo(silo.folder.parent / "made" / str(len(changes)) / silo.settings.name)
-    answer = made.answer(make_request(**changes).encode())  # type: ignore[arg-type]
+    twin = make_silo(silo.folder.parent / "made" / str(len(changes)) / silo.settings.name)
+    answer = twin.answer(make_request(**changes).encode())  # type: ignore[arg-type]
     payload = release_pb2.SignedRelease.FromString(answer.data).release  # type: ignore[union-attr]
     return sign_payload(silo, payload)
 
@@ -284,7 +284,7 @@ def test_speaking_for_another_or_of_what_was_not_asked(here: World, north: Silo,
         data = signed_by(south, run="only-south")
         assert "was not put to" in refused(channel, UPLOAD, upload_parts(data, not_asked.id, tmp_path))[1]
     for request, silo in ((asked, "south"), (not_asked, "north")):
-        assert here.board.row(request.id, silo) is None or here.board.row(request.id, silo).state != "refused"  # type: ignore[union-attr]
+        assert here.queue.row(request.id, silo) is None or here.queue.row(request.id, silo).state != "refused"  # type: ignore[union-attr]
 
 
 def test_a_second_different_release_does_not_replace_the_first(tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ def test_a_second_different_release_does_not_replace_the_first(tmp_path: Path) -
             assert "second, different" in refused(channel, UPLOAD, upload_parts(second, request.id, tmp_path))[1]
             again = channel.stream_unary(UPLOAD)(iter(upload_parts(first, request.id, tmp_path)[:1]))
         assert transfer_pb2.TransferStatus.FromString(again).complete
-        assert [mine.board.read(name) for name in mine.releases()] == [first]
+        assert [mine.queue.read(name) for name in mine.releases()] == [first]
 
 
 # A coordinator that is not the one
@@ -311,8 +311,8 @@ def test_a_request_that_our_coordinator_did_not_sign(tmp_path: Path) -> None:
         mine.coordinator.request_key = Ed25519PrivateKey.generate()  # whoever broke into the connection has no key
         request = mine.ask(north)
         with running(north):
-            until(lambda: (row := mine.board.row(request.id, "north")) and row.state == "refused")
-        row = mine.board.row(request.id, "north")
+            until(lambda: (row := mine.queue.row(request.id, "north")) and row.state == "refused")
+        row = mine.queue.row(request.id, "north")
         assert row is not None and row.refusal is not None
         answer = decode_answer(row.refusal)
         assert isinstance(answer, Refusal) and answer.reason is Reason.WRONG_COORDINATOR
@@ -332,7 +332,7 @@ def test_another_coordinator_at_the_address(tmp_path: Path) -> None:
         other.ask(north)
         assert "not the coordinator that this silo joined" in connection_error(north, mine, other.port)
         with running(north, address=f"127.0.0.1:{other.port}") as node:
-            until(lambda: "not the coordinator" in node._trouble)
+            until(lambda: "not the coordinator" in node._last_line)
         assert entries(north) == ["open"]
 
 
@@ -434,7 +434,7 @@ def test_ten_thousand_fuzzed_messages(here: World, north: Silo, tmp_path: Path) 
         logger.setLevel(logging.INFO)
     for partial in here.partials():
         partial.unlink()
-    assert here.releases() == [] and here.board.row(request.id, "north").state in ("asked", "delivered")  # type: ignore[union-attr]
+    assert here.releases() == [] and here.queue.row(request.id, "north").state in ("asked", "delivered")  # type: ignore[union-attr]
     assert [s.name for s in here.coordinator.registry.silos() if s.joined and not s.revoked] == ["north", "south"]
     with here.channel(north) as channel:
         manifest = manifest_for(data, request.id).to_wire().SerializeToString()
@@ -488,10 +488,10 @@ def test_the_command_logs_what_tls_turned_away(tmp_path: Path) -> None:
             None,
         ]
         for certificate in shown:
-            made = grpc.ssl_channel_credentials(ours.pem)
+            shown = grpc.ssl_channel_credentials(ours.pem)
             if certificate is not None:
-                made = credentials(ours, key, certificate)
-            with grpc.secure_channel(f"127.0.0.1:{serving['port']}", made, CHANNEL) as channel:
+                shown = credentials(ours, key, certificate)
+            with grpc.secure_channel(f"127.0.0.1:{serving['port']}", shown, CHANNEL) as channel:
                 assert refused(channel, STATUS, b"")[0] is grpc.StatusCode.UNAVAILABLE
         with socket.create_connection(("127.0.0.1", serving["port"])) as raw:
             raw.sendall(b"GET / HTTP/1.1\r\n\r\n")
@@ -518,5 +518,5 @@ def test_two_servers_do_not_share_a_port(here: World) -> None:
     from dpdd.server.transport.service import Address
 
     with pytest.raises(ConfigError, match="in use"):
-        ExchangeServer(here.coordinator, here.board, Address("127.0.0.1", here.port, 0))
+        ExchangeServer(here.coordinator, here.queue, Address("127.0.0.1", here.port, 0))
     assert threading.active_count() < 200

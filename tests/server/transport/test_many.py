@@ -90,8 +90,8 @@ def test_two_hundred_silos_at_once(tmp_path: Path) -> None:
                 server.tell(f"ask {tmp_path / 'request'} {' '.join(channels)}")
                 for each in acting:
                     each.result(120)
-            found = server.tell("peak")
-            growth.append(found["peak"] - found["before"])
+            memory = server.tell("peak")
+            growth.append(memory["peak"] - memory["before"])
             store = Store(tmp_path / "run" / "store")
             assert sorted(store.digests(request.id)) == sorted(channels)
             store.close()

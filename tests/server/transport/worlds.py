@@ -24,8 +24,8 @@ from dpdd.common.progress import Console
 from dpdd.common.wire.answer import SignedReleaseBytes
 from dpdd.common.wire.exchange import CHUNK, Manifest
 from dpdd.common.wire.request import ReleaseRequest
-from dpdd.server.transport.board import Board
 from dpdd.server.transport.coordinator import Coordinator
+from dpdd.server.transport.request_queue import RequestQueue
 from dpdd.server.transport.service import Address, ExchangeServer
 from dpdd.v1 import array_pb2, release_pb2
 from tests.client.silos import make_request, make_silo
@@ -37,13 +37,13 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.coordinator = Coordinator.initialise(folder / "coordinator")
-        self.board = Board(folder / "run" / "store")
+        self.queue = RequestQueue(folder / "run" / "store")
         self.server: ExchangeServer
         self.port = self.join_port = 0
         self.start()
 
     def start(self) -> None:
-        self.server = ExchangeServer(self.coordinator, self.board, Address("127.0.0.1", self.port, self.join_port))
+        self.server = ExchangeServer(self.coordinator, self.queue, Address("127.0.0.1", self.port, self.join_port))
         self.port, self.join_port = self.server.port, self.server.join_port
         self.server.start()
 
@@ -52,7 +52,7 @@ class World:
 
     def serving_anybody(self) -> ExchangeServer:
         """A second server, in the loopback demo."""
-        return ExchangeServer(self.coordinator, self.board, Address(), open_enrolment=True)
+        return ExchangeServer(self.coordinator, self.queue, Address(), open_enrolment=True)
 
     def silo(self, name: str, **options: object) -> Silo:
         """A silo that joined."""
@@ -66,7 +66,7 @@ class World:
 
     def ask(self, *silos: Silo, request: ReleaseRequest | None = None) -> ReleaseRequest:
         request = request or make_request()
-        self.board.ask(request.id, request.encode(), [silo.settings.name for silo in silos])
+        self.queue.ask(request.id, request.encode(), [silo.settings.name for silo in silos])
         return request
 
     def releases(self) -> list[str]:
@@ -74,18 +74,18 @@ class World:
         return sorted(path.name for path in (self.folder / "run" / "store").iterdir() if len(path.name) == 64)
 
     def partials(self) -> list[Path]:
-        return sorted(self.board.partial.iterdir())
+        return sorted(self.queue.partial.iterdir())
 
 
 @contextmanager
 def world(folder: Path) -> Iterator[World]:
-    made = World(folder)
+    a_world = World(folder)
     try:
-        yield made
+        yield a_world
     finally:
-        made.stop()
-        made.board.close()
-        made.coordinator.close()
+        a_world.stop()
+        a_world.queue.close()
+        a_world.coordinator.close()
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from torch.nn import functional
 from dpdd.common.data.dead_leaves import dead_leaves
 from dpdd.common.methods.matching import signals as module
 from dpdd.common.methods.matching.signals import Draw, Signals, SignalSettings, clipped, gradients
-from dpdd.common.models.random_net import RandomNet, features, features_of
+from dpdd.common.models.random_net import RandomNet, feature_count, features
 from dpdd.common.synthesis.siamese_augmentation import SiameseAugmentation
 
 SHAPE, CLASSES = (1, 12, 12), 4
@@ -214,7 +214,7 @@ def test_the_spectrum_is_that_of_the_subspace() -> None:
     found = signals_of("subspace").draw(2)
     assert found.space is not None
     spectrum = signals_of("subspace").spectrum(2)
-    count = min(60, features_of(SHAPE, 6, 2))
+    count = min(60, feature_count(SHAPE, 6, 2))
     assert len(spectrum) == count
     torch.testing.assert_close(found.space.spectrum[:count], spectrum, atol=1e-9, rtol=1e-6)
 

@@ -1,4 +1,4 @@
-"""The matching engine's public half: schedules, targets, partition and expand, the choice of d, and synthesis."""
+"""Matching's synthesis: schedules, targets, partition and expand, and images that match."""
 
 from __future__ import annotations
 
@@ -12,23 +12,26 @@ import pytest
 import torch
 
 from dpdd.common.data.dead_leaves import dead_leaves
-from dpdd.common.errors import ConfigError
-from dpdd.common.methods.dp_merf import synthesis as dp_merf
-from dpdd.common.methods.matching import subspace
+from dpdd.common.methods.dp_merf.settings import SynthesisSettings as GeneratorSettings
 from dpdd.common.methods.matching import synthesis as matching
+from dpdd.common.methods.matching.settings import MethodSettings, SynthesisSettings
 from dpdd.common.methods.matching.signals import Draw, clipped
-from dpdd.common.methods.matching.synthesis import MatchTask, MethodSettings, SynthesisSettings, expand, targets
-from dpdd.common.methods.registry import METHODS, method
+from dpdd.common.methods.matching.specification import (
+    auxiliary,
+    count_weight,
+    layout,
+    signal_settings,
+    signals,
+    stage_input_shapes,
+)
+from dpdd.common.methods.matching.synthesis import MatchTask, expand, synthesise, targets
+from dpdd.common.methods.registry import method
+from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.common.synthesis.runner import SynthesisRunner
 from dpdd.common.synthesis.statistics import Statistics
+from tests.common.methods.matching.small import NAMES, RUN, SHAPE, settings_of
 
-NAMES, SHAPE, SEED = ("ant", "bee", "cat", "dog", "eel"), (1, 8, 8), 4
-SMALL: dict[str, Any] = {"draws": 6, "networks": 2, "width": 8, "depth": 2, "rate": 1.0, "auxiliary_images": 30}
 QUICK: dict[str, Any] = {"steps": 3, "classes_per_batch": 2}
-
-
-def settings_of(**changes: Any) -> MethodSettings:
-    return MethodSettings(**{**SMALL, "dimensions": 0, **changes})
 
 
 def records() -> tuple[torch.Tensor, torch.Tensor]:
@@ -38,11 +41,11 @@ def records() -> tuple[torch.Tensor, torch.Tensor]:
 
 def statistics_of(settings: MethodSettings, noise: float = 0.0, **more: Any) -> Statistics:
     """What everybody's release at rate 1 adds up to, in plain floats: the sums as the papers would write them."""
-    made = matching.signals(settings, matching.auxiliary(settings, {}, SHAPE, SEED), len(NAMES), SHAPE, SEED)
+    drawn = signals(settings, auxiliary(settings, {}, RUN), RUN)
     pictures, labels = records()
-    sums, share = np.zeros((settings.draws, len(NAMES), made.settings.length)), settings.count_share
+    sums, share = np.zeros((settings.draws, len(NAMES), drawn.settings.length)), settings.count_share
     for number in range(settings.draws):
-        rows = clipped(torch.from_numpy(made.draw(number).of_records(pictures, labels))).double().numpy()
+        rows = clipped(torch.from_numpy(drawn.draw(number).of_records(pictures, labels))).double().numpy()
         for label, row in zip(labels.tolist(), rows, strict=True):
             sums[number, label] += math.sqrt(1.0 - share**2) * row
     counts = np.bincount(labels, minlength=len(NAMES))[:, None] * share * math.sqrt(settings.draws)
@@ -52,33 +55,24 @@ def statistics_of(settings: MethodSettings, noise: float = 0.0, **more: Any) -> 
 
 
 def task(method: MethodSettings, **changes: Any) -> MatchTask:
-    parts = {"statistics": Statistics({}, 0.0, 1), "settings": SynthesisSettings(**QUICK), "per_class": 2}
-    parts |= {"method": method, "classes": NAMES, "shape": SHAPE, "public_seed": SEED}
-    return MatchTask(**parts | changes)  # type: ignore[arg-type]
+    parts = {"statistics": Statistics({}, 0.0, 1), "settings": SynthesisSettings(**QUICK), "run": RUN}
+    return MatchTask(**{"method": method, **parts, **changes})
 
 
-def synthesised(method: MethodSettings, statistics: Statistics | None = None, **changes: Any) -> Any:
-    runner = changes.pop("runner", None)
-    return matching.synthesise(
-        [statistics_of(method) if statistics is None else statistics],
-        method,
-        SynthesisSettings(**QUICK | changes),
-        classes=NAMES,
-        shape=SHAPE,
-        images_per_class=3,
-        public_seed=SEED,
-        runner=runner,
-    )
+def synthesised(method: MethodSettings, statistics: Statistics | None = None, **changes: Any) -> LabelledSet:
+    run = replace(RUN, images_per_class=3, runner=changes.pop("runner", None))
+    given = statistics_of(method) if statistics is None else statistics
+    return synthesise([given], method, SynthesisSettings(**QUICK | changes), run)
 
 
 # Schedules ------------------------------------------------------------------------------------------------------------
 
 
 def order(schedule: str, draws: int, **changes: Any) -> list[list[int]]:
-    made = task(settings_of(draws=draws, schedule=schedule), settings=SynthesisSettings(**QUICK | changes))
-    found = list(made._order(torch.Generator().manual_seed(1)))
-    assert len(found) == made.steps
-    return found
+    scheduled = task(settings_of(draws=draws, schedule=schedule), settings=SynthesisSettings(**QUICK | changes))
+    steps = list(scheduled._order(torch.Generator().manual_seed(1)))
+    assert len(steps) == scheduled.steps
+    return steps
 
 
 def test_coupled_uses_each_draw_once_in_order() -> None:
@@ -109,12 +103,12 @@ def test_decoupled_uses_all_draws_equally_often(draws: int, per_step: int) -> No
 def test_targets_undo_the_weights(changes: dict[str, Any]) -> None:
     settings = settings_of(**changes)
     wanted, known = targets(statistics_of(settings), settings, len(NAMES))
-    assert wanted.shape == (6, 5, matching.signal_settings(settings, 5, SHAPE, SEED).length)
+    assert wanted.shape == (6, 5, signal_settings(settings, RUN).length)
     assert known.tolist() == [True] * 4 + [False]
-    made = matching.signals(settings, matching.auxiliary(settings, {}, SHAPE, SEED), 5, SHAPE, SEED)
+    drawn = signals(settings, auxiliary(settings, {}, RUN), RUN)
     pictures, labels = records()
     for number in range(6):
-        rows = clipped(torch.from_numpy(made.draw(number).of_records(pictures, labels)))
+        rows = clipped(torch.from_numpy(drawn.draw(number).of_records(pictures, labels)))
         for label in range(4):
             torch.testing.assert_close(wanted[number, label], rows[labels == label].mean(dim=0), atol=1e-5, rtol=1e-4)
 
@@ -125,15 +119,8 @@ def test_targets_divide_by_the_expected_number_in_a_draw() -> None:
     full = statistics_of(everybody)
     sampled = Statistics({"signal": 0.5 * full.sums["signal"], "count": 0.5 * full.sums["count"]}, 0.0, 1)
     torch.testing.assert_close(targets(sampled, half, 5)[0], targets(full, everybody, 5)[0])
-    weight = matching.count_weight(half, 0)
+    weight = count_weight(half, 0)
     np.testing.assert_allclose(sampled.sums["count"][:, 0] / weight, [10, 10, 10, 10, 0])
-
-
-def test_the_noise_of_counts_is_that_of_a_draw() -> None:
-    """Summed over draws and divided by √draws, a count weighs rate · √draws times what it does in one draw."""
-    for draws in (1, 4, 100):
-        settings = settings_of(draws=draws, rate=0.5, count_share=0.3)
-        assert matching.count_weight(settings, 0) == pytest.approx(0.3 * draws * 0.5 / math.sqrt(draws))
 
 
 def test_lost_classes_get_no_weight_and_known_ones_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,88 +136,6 @@ def test_lost_classes_get_no_weight_and_known_ones_do(monkeypatch: pytest.Monkey
     noise = statistics_of(settings).sums["count"][0, 0] * 0.51  # two standard deviations are more than ten records
     synthesised(settings, statistics_of(settings, noise))
     assert set(seen.values()) == {0.0}
-
-
-# Layouts --------------------------------------------------------------------------------------------------------------
-
-
-def test_rows_of_a_class_are_its_rows_in_every_draw() -> None:
-    settings = settings_of(dimensions=5)
-    signal, count = matching.layout(settings, 5, 0, SHAPE).segments
-    assert (signal.rows, signal.width, count.rows, count.width) == (30, 5, 5, 1)
-    table = np.arange(30).reshape(6, 5)
-    for label in range(5):
-        assert list(signal.rows_of[label]) == table[:, label].tolist()
-    each = matching.draw_layout(settings, 5, SHAPE)
-    assert each.width == 6 and each.copies().tolist() == [[1, 1]] * 5
-
-
-def test_the_stages_are_those_of_the_auxiliary_images() -> None:
-    one, two = settings_of(), settings_of(auxiliary="generated")
-    assert (matching.stages(one), matching.stages(two)) == (1, 2)
-    assert matching.layout(two, 5, 0, SHAPE) == dp_merf.layout(matching.embedding(two), 5)
-    assert matching.layout(two, 5, 1, SHAPE) == matching.layout(one, 5, 0, SHAPE)
-    assert matching.count_weight(two, 0) == matching.embedding(two).count_weight
-    assert matching.count_weight(two, 1) == matching.count_weight(one, 0)
-    assert method("dosser").count_weight(two, 1) == matching.count_weight(two, 1)
-
-
-def test_settings_that_contradict_each_other_are_refused() -> None:
-    for changes in ({"signal": "gradients", "dimensions": 3}, {"dimensions": 30}, {"rate": 0.0}, {"rate": 1.1}):
-        with pytest.raises(ValueError):
-            settings_of(**changes)
-
-
-def test_every_preset_is_a_setting_of_the_one_engine() -> None:
-    family = [entry for entry in METHODS.values() if entry.module == "matching"]
-    assert {entry.name for entry in family} == {"dosser", "ndpdc", "psg", "dm"}
-    made = {entry.name: entry.settings({}) for entry in family}
-    chosen = {name: (values.signal, values.schedule) for name, values in made.items()}  # type: ignore[attr-defined]
-    assert chosen == {
-        "dosser": ("features", "decoupled"),
-        "dm": ("features", "decoupled"),
-        "ndpdc": ("features", "coupled"),
-        "psg": ("gradients", "coupled"),
-    }
-    assert method("ndpdc").settings({"draws": 7}).draws == 7  # type: ignore[attr-defined]
-
-
-# The choice of d ------------------------------------------------------------------------------------------------------
-
-
-def resolved(settings: MethodSettings, epsilon: float) -> MethodSettings:
-    return matching.resolve(settings, epsilon=epsilon, delta=1e-5, classes=5, shape=SHAPE, seed=SEED)
-
-
-def test_resolve_picks_the_least_predicted_error_and_less_under_more_noise() -> None:
-    auto = settings_of(dimensions="auto", records_per_class=300, width=16)
-    found = [resolved(auto, epsilon) for epsilon in (math.inf, 20.0, 1.0, 0.01)]
-    chosen = [values.dimensions for values in found]
-    assert chosen == sorted(chosen, reverse=True) and chosen[0] == 15 and chosen[-1] == 1 < chosen[1]  # type: ignore[type-var]
-    for values in found:
-        assert values.model_copy(update={"dimensions": "auto"}) == auto
-        MethodSettings.model_validate(values.model_dump())
-    leaves = matching.auxiliary(auto, {}, SHAPE, SEED)
-    spectrum = matching.signals(found[0], leaves, 5, SHAPE, SEED).spectrum(0)
-    assert chosen[0] == subspace.best(spectrum, 0.0, 300.0, 15)
-
-
-def test_resolve_leaves_explicit_numbers_alone() -> None:
-    for values in (settings_of(dimensions=0), settings_of(dimensions=9), settings_of(dimensions=0, signal="gradients")):
-        assert resolved(values, 1.0) is values
-    assert resolved(settings_of(dimensions="auto", signal="gradients"), 1.0).dimensions == 0
-    assert method("dp-merf").resolved(dp_merf.MethodSettings(), epsilon=1.0) == dp_merf.MethodSettings()
-
-
-@pytest.mark.parametrize("shape", [(64,), (1, 3, 64), (1, 64, 3)])
-def test_shapes_that_no_network_can_look_at_are_refused_in_a_sentence(shape: tuple[int, ...]) -> None:
-    for dimensions in ("auto", 0):
-        with pytest.raises(ConfigError, match="networks of depth 2 are not for records of shape"):
-            matching.resolve(
-                settings_of(dimensions=dimensions), epsilon=1.0, delta=1e-5, classes=5, shape=shape, seed=0
-            )
-    with pytest.raises(ValueError, match="a request names the number"):
-        matching.layout(settings_of(dimensions="auto"), 5, 0, SHAPE)
 
 
 # Partition and expand -------------------------------------------------------------------------------------------------
@@ -259,9 +164,9 @@ def _blurred(corner: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("parts", [1, 2, 3])
 def test_expanded_sets_have_parts_squared_times_as_many_images_of_each_class(parts: int) -> None:
-    made = synthesised(settings_of(), parts=parts)
-    assert made.images.shape == (5 * 3 * parts**2, *SHAPE) and made.images.dtype == np.uint8
-    assert made.labels.tolist() == np.arange(5).repeat(3 * parts**2).tolist() and made.classes == NAMES
+    dataset = synthesised(settings_of(), parts=parts)
+    assert dataset.images.shape == (5 * 3 * parts**2, *SHAPE) and dataset.images.dtype == np.uint8
+    assert dataset.labels.tolist() == np.arange(5).repeat(3 * parts**2).tolist() and dataset.classes == NAMES
 
 
 def test_pieces_keep_their_labels() -> None:
@@ -272,8 +177,8 @@ def test_pieces_keep_their_labels() -> None:
         def make(self, task: Any, numbers: Any, *_rest: Any) -> Any:
             return [np.concatenate([np.full((3, *SHAPE), greys[m]) for m in task.members(n)]) for n in numbers]
 
-    made = synthesised(settings_of(), parts=2, runner=Grey())
-    assert (made.images == greys[made.labels][:, None, None, None]).all()
+    dataset = synthesised(settings_of(), parts=2, runner=Grey())
+    assert (dataset.images == greys[dataset.labels][:, None, None, None]).all()
 
 
 # Synthesis ------------------------------------------------------------------------------------------------------------
@@ -284,13 +189,13 @@ def test_synthesis_closes_the_gap(changes: dict[str, Any]) -> None:
     settings = settings_of(augment=False, networks=1, draws=1, **changes)
     statistics = statistics_of(settings)
     wanted, _ = targets(statistics, settings, len(NAMES))
-    made = matching.signals(settings, matching.auxiliary(settings, {}, SHAPE, SEED), 5, SHAPE, SEED)
+    drawn = signals(settings, auxiliary(settings, {}, RUN), RUN)
 
     def gap(steps: int) -> float:
-        found = synthesised(settings, statistics, steps=steps)
-        images, labels = torch.from_numpy(found.images).float() / 255.0, torch.from_numpy(found.labels)
-        means = made.draw(0).of_class_means(images, labels, range(5))
-        return float(task(settings)._gap(means.detach(), wanted[0])[:4].sum())
+        dataset = synthesised(settings, statistics, steps=steps)
+        images, labels = torch.from_numpy(dataset.images).float() / 255.0, torch.from_numpy(dataset.labels)
+        means = drawn.draw(0).of_class_means(images, labels, range(5))
+        return float(task(settings)._distances(means.detach(), wanted[0])[:4].sum())
 
     assert gap(60) < 0.5 * gap(1)
 
@@ -338,9 +243,10 @@ def test_the_fingerprint_knows_everything_that_decides_a_batch() -> None:
     changed = [
         replace(base, method=settings_of(flips=True)),
         replace(base, settings=SynthesisSettings(**QUICK, smoothness=0.3)),
-        replace(base, per_class=3),
-        replace(base, public_seed=5),
-        replace(base, shape=(1, 8, 9)),
+        replace(base, run=replace(RUN, images_per_class=3)),
+        replace(base, run=replace(RUN, public_seed=5)),
+        replace(base, run=replace(RUN, shape=(1, 8, 9))),
+        replace(base, run=replace(RUN, classes=NAMES[:4])),
         replace(base, statistics=replace(base.statistics, sums=other)),
         replace(base, statistics=replace(base.statistics, noise=0.5)),
         replace(base, statistics=replace(base.statistics, stage_input={"images": np.zeros((2, *SHAPE), np.uint8)})),
@@ -364,36 +270,26 @@ def test_synthesis_may_start_from_the_auxiliary_images() -> None:
     settings = settings_of(auxiliary="generated")
     statistics = statistics_of(settings, stage_input=generated())
     gentle = {"steps": 1, "learning_rate": 1e-6}
-    made = synthesised(settings, statistics, start="auxiliary", **gentle)
+    dataset = synthesised(settings, statistics, start="auxiliary", **gentle)
     for label in range(5):
-        np.testing.assert_allclose(made.images[made.labels == label], 40 * label + 20, atol=1)
+        np.testing.assert_allclose(dataset.images[dataset.labels == label], 40 * label + 20, atol=1)
     noise = synthesised(settings, statistics, start="noise", **gentle)
-    assert noise.images.astype(float).std() > 20 and not np.array_equal(noise.images, made.images)
+    assert noise.images.astype(float).std() > 20 and not np.array_equal(noise.images, dataset.images)
     leaves = synthesised(settings_of(), start="auxiliary", **gentle)  # leaves have no classes to start from
     np.testing.assert_array_equal(leaves.images, synthesised(settings_of(), start="noise", **gentle).images)
 
 
 def test_what_the_second_stage_is_asked_with_is_what_silos_expect(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = settings_of(auxiliary="generated", auxiliary_images=12)
-    monkeypatch.setattr(dp_merf, "SynthesisSettings", lambda: QUICK_MERF)
-    layout = matching.layout(settings, 5, 0, SHAPE)
-    sums = {segment.name: np.ones((segment.rows, segment.width)) for segment in layout.segments}
-    found = matching.stage_input([Statistics(sums, 0.0, 1)], settings, classes=NAMES, shape=SHAPE, public_seed=SEED)
-    assert {name: array.shape for name, array in found.items()} == matching.stage_input_shapes(settings, 5, SHAPE)
-    assert found["images"].dtype == np.uint8 and found["labels"].dtype == np.int64
-    assert np.bincount(found["labels"]).tolist() == [3] * 5
-    pictures = matching.auxiliary(settings, found, SHAPE, SEED)
+    monkeypatch.setattr(matching, "GeneratorSettings", lambda: QUICK_GENERATOR)
+    sums = {each.name: np.ones((each.rows, each.width)) for each in layout(settings, RUN, 0).segments}
+    given = method("dosser").stage_input([Statistics(sums, 0.0, 1)], settings, RUN)
+    assert {name: array.shape for name, array in given.items()} == stage_input_shapes(settings, RUN)
+    assert given["images"].dtype == np.uint8 and given["labels"].dtype == np.int64
+    assert np.bincount(given["labels"]).tolist() == [3] * 5
+    pictures = auxiliary(settings, given, RUN)
     assert pictures.dtype == np.float32 and pictures.min() >= 0.0 and pictures.max() <= 1.0
-    np.testing.assert_array_equal(np.rint(pictures * 255.0), found["images"])
+    np.testing.assert_array_equal(np.rint(pictures * 255.0), given["images"])
 
 
-QUICK_MERF = dp_merf.SynthesisSettings(steps=2, hidden=8, batch=10)
-
-
-def test_leaves_are_the_same_for_everybody_and_of_any_number_of_channels() -> None:
-    settings = settings_of()
-    for shape in ((1, 8, 8), (2, 8, 8), (3, 8, 8), (5, 8, 12)):
-        found = matching.auxiliary(settings, {}, shape, SEED)
-        assert found.shape == (30, *shape) and 0.0 <= found.min() < found.max() <= 1.0
-        np.testing.assert_array_equal(found, matching.auxiliary(settings, {}, shape, SEED))
-        assert not np.array_equal(found, matching.auxiliary(settings, {}, shape, SEED + 1))
+QUICK_GENERATOR = GeneratorSettings(steps=2, hidden=8, batch=10)

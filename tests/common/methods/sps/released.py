@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from dpdd.common.methods.sps.classifier import RESIDUAL_CLIP
 from dpdd.common.methods.sps.feature_statistics import (
     CLASS_SUMS,
     COUNT,
@@ -19,7 +20,6 @@ from dpdd.common.methods.sps.feature_statistics import (
     Statistic,
 )
 from dpdd.common.synthesis.statistics import Statistics
-from dpdd.common.synthesis.teacher import RESIDUAL_CLIP
 
 
 def statistics_of(
@@ -27,13 +27,13 @@ def statistics_of(
     images: Tensor,
     labels: Tensor,
     noise: float = 0.0,
-    centre: Mapping[str, NDArray] | None = None,
+    stage_input: Mapping[str, NDArray] | None = None,
 ) -> Statistics:
-    """Sums over these images in the layout of `table`, with Gaussian noise in every entry."""
-    centre = centre or {}
+    """Sums over these images in the layout of `spec`, with Gaussian noise in every entry."""
+    stage_input = stage_input or {}
     one_hot = functional.one_hot(labels, spec.classes).double()
     with torch.no_grad():
-        rows, embeddings = spec.measure(images, around(spec, centre, labels))
+        rows, embeddings = spec.measure(images, reference_of(spec, stage_input, labels))
     sums = {}
     for statistic in spec.statistics:
         added = one_hot @ _rows_of(statistic, spec).T  # (records, rows of the sum)
@@ -44,21 +44,21 @@ def statistics_of(
             sums[CLASS_SUMS] = one_hot.T @ p * spec.weights[CLASS_SUMS]
             sums[SECOND_MOMENT] = (p.T @ p).reshape(1, -1) * spec.weights[SECOND_MOMENT]
         else:
-            wrong = torch.softmax(p @ torch.from_numpy(np.asarray(centre["teacher"], np.float64)).T, 1) - one_hot
+            wrong = torch.softmax(p @ torch.from_numpy(np.asarray(stage_input["teacher"], np.float64)).T, 1) - one_hot
             wrong = wrong / wrong.norm(dim=1, keepdim=True).clamp_min(RESIDUAL_CLIP)
             sums[RESIDUAL] = (wrong.T @ p).reshape(1, -1) * spec.weights[RESIDUAL]
     sums[COUNT] = one_hot.sum(0)[:, None] * spec.count_weight
     generator = np.random.Generator(np.random.PCG64(3 + spec.stage))
     noisy = {name: array.numpy() + noise * generator.standard_normal(array.shape) for name, array in sums.items()}
-    return Statistics(noisy, noise, 1, centre)
+    return Statistics(noisy, noise, 1, stage_input)
 
 
-def around(spec: FeatureStatistics, centre: Mapping[str, NDArray], labels: Tensor) -> Tensor | None:
+def reference_of(spec: FeatureStatistics, stage_input: Mapping[str, NDArray], labels: Tensor) -> Tensor | None:
     """What is taken off each record's rows."""
-    if "rows" not in centre:
+    if "rows" not in stage_input:
         return None
     scale = torch.cat([torch.full((statistic.width,), spec.weights[statistic.name]) for statistic in spec.statistics])
-    return (torch.from_numpy(np.asarray(centre["rows"], np.float32)) * scale)[labels]
+    return (torch.from_numpy(np.asarray(stage_input["rows"], np.float32)) * scale)[labels]
 
 
 def _rows_of(statistic: Statistic, spec: FeatureStatistics) -> Tensor:

@@ -10,7 +10,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from dpdd.common.methods.sps.feature_statistics import THUMBNAIL, FeatureStatistics, Statistic
+from dpdd.common.methods.sps.feature_statistics import (
+    THUMBNAIL,
+    FeatureStatistics,
+    Statistic,
+    make_groups,
+    moments,
+    unpack,
+)
 from dpdd.common.models.convnet import ConvNet, ConvNetArchitecture
 from dpdd.common.models.feature_network import LayerHook
 from dpdd.common.randomness import gaussians
@@ -87,3 +94,18 @@ def test_gradients_reach_the_images(images: Tensor) -> None:
     vectors, _ = spec(ROWS, ConvNet(ARCHITECTURE)).measure(pixels)
     vectors.square().sum().backward()
     assert pixels.grad is not None and (pixels.grad.abs().amax((1, 2, 3)) > 0).all()
+
+
+def test_moments_and_unpack_are_inverse() -> None:
+    z = torch.randn(3, 5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    means, second = unpack(moments(z), 5)
+    torch.testing.assert_close(means, z.mean(2))
+    torch.testing.assert_close(second, torch.einsum("nip,njp->nij", z, z) / 7)
+
+
+def test_groups_are_balanced_and_impossible_ones_refused() -> None:
+    groups = make_groups(10, 20, 5, seed=4)
+    assert len(groups.members) == 20 and all(len(set(m)) == 5 for m in groups.members)
+    assert {len(g) for g in groups.of_class(10)} == {10}
+    with pytest.raises(ValueError, match="balanced"):
+        make_groups(10, 3, 4, seed=1)

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from dpdd.common.methods.sps import moment_loss as moment_loss_module
+from dpdd.common.methods.sps.classifier import Moments
 from dpdd.common.methods.sps.moment_loss import MomentLoss
 from dpdd.common.synthesis.image_embedding import ImageEmbedding
-from dpdd.common.synthesis.teacher import Moments
 
-PORTRAIT = ImageEmbedding(features=10, side=3, channels=1)
-CLASSES, SIZE = 4, PORTRAIT.dimensions
+EMBEDDING = ImageEmbedding(features=10, side=3, channels=1)
+CLASSES, SIZE = 4, EMBEDDING.dimensions
 
 
 def population(count: int, seed: int = 0, uneven: bool = False) -> tuple[Tensor, Tensor]:
@@ -52,13 +52,13 @@ def exact(embeddings: Tensor, labels: Tensor) -> Moments:
 @pytest.mark.parametrize("uneven", [False, True])
 def test_a_batch_with_the_released_moments_has_no_gaps(uneven: bool) -> None:
     embeddings, labels = population(48, uneven=uneven)
-    moment_loss = MomentLoss.of(exact(embeddings, labels), PORTRAIT)
+    moment_loss = MomentLoss.of(exact(embeddings, labels), EMBEDDING)
     features, picture = moment_loss.losses(embeddings.float(), labels)
     assert abs(float(features)) < 1e-4 and abs(float(picture)) < 1e-4
 
 
 def test_gaps_of_another_sample_are_small_and_fall_with_its_size() -> None:
-    moment_loss = MomentLoss.of(moments_of(*population(20_000)), PORTRAIT)
+    moment_loss = MomentLoss.of(moments_of(*population(20_000)), EMBEDDING)
     sums = [
         sum(float(gap) for gap in moment_loss.losses(p.float(), y)) for p, y in (population(n, 5) for n in (80, 4000))
     ]
@@ -66,18 +66,18 @@ def test_gaps_of_another_sample_are_small_and_fall_with_its_size() -> None:
 
 
 def test_wrong_labels_and_other_images_have_larger_gaps() -> None:
-    moment_loss = MomentLoss.of(moments_of(*population(20_000)), PORTRAIT)
+    moment_loss = MomentLoss.of(moments_of(*population(20_000)), EMBEDDING)
     embeddings, labels = population(400, 5)
     right = moment_loss.losses(embeddings.float(), labels)
     shifted, grown, flat = embeddings.clone(), embeddings.clone(), embeddings.clone()
-    shifted[:, PORTRAIT.picture] += 0.1
+    shifted[:, EMBEDDING.picture] += 0.1
     grown += 2.0 * (embeddings - moments_of(embeddings, labels).means[labels])
     flat -= 0.9 * (embeddings - moments_of(embeddings, labels).means[labels])
     for other, theirs in ((embeddings, labels.roll(1)), (shifted, labels), (grown, labels), (flat, labels)):
         features, picture = moment_loss.losses(other.float(), theirs)
         assert features > 2.0 * right[0] and picture > 2.0 * right[1]
     moved = embeddings.clone()
-    moved[:, : PORTRAIT.features] += 0.1
+    moved[:, : EMBEDDING.features] += 0.1
     features, picture = moment_loss.losses(moved.float(), labels)
     assert features > 2.0 * right[0]
     torch.testing.assert_close(picture, right[1])  # its own business
@@ -85,7 +85,7 @@ def test_wrong_labels_and_other_images_have_larger_gaps() -> None:
 
 def test_class_means_count_in_directions_of_little_spread_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(moment_loss_module, "SPREAD_DIRECTIONS", 2)
-    moment_loss = MomentLoss.of(moments_of(*population(20_000)), PORTRAIT)
+    moment_loss = MomentLoss.of(moments_of(*population(20_000)), EMBEDDING)
     embeddings, labels = population(400, 5)
     aside = torch.randn(SIZE, generator=torch.Generator().manual_seed(1))
     aside -= moment_loss.axes @ torch.linalg.lstsq(moment_loss.axes, aside[:, None]).solution[:, 0]
@@ -95,7 +95,7 @@ def test_class_means_count_in_directions_of_little_spread_as_well(monkeypatch: p
 
 
 def test_gradients_lead_to_the_released_moments() -> None:
-    moment_loss = MomentLoss.of(moments_of(*population(5000)), PORTRAIT)
+    moment_loss = MomentLoss.of(moments_of(*population(5000)), EMBEDDING)
     labels = torch.arange(80) % CLASSES
     embeddings = (0.05 * torch.randn(80, SIZE, generator=torch.Generator().manual_seed(3))).requires_grad_(True)
     before = sum(float(gap) for gap in moment_loss.losses(embeddings.detach(), labels))
@@ -110,11 +110,11 @@ def test_gradients_lead_to_the_released_moments() -> None:
 
 def test_drawn_pictures_have_the_released_mean_and_covariance() -> None:
     moments = moments_of(*population(20_000))
-    moment_loss = MomentLoss.of(moments, PORTRAIT)
+    moment_loss = MomentLoss.of(moments, EMBEDDING)
     labels = torch.arange(40_000) % CLASSES
     drawn = moment_loss.draw(labels, torch.Generator().manual_seed(2)).double()
-    assert not drawn[:, : PORTRAIT.features].any() and not drawn[:, -1].any()
-    small = PORTRAIT.picture
+    assert not drawn[:, : EMBEDDING.features].any() and not drawn[:, -1].any()
+    small = EMBEDDING.picture
     wanted = moments.within[small, small]
     scale = float(wanted.diagonal().mean())
     for label in range(CLASSES):
@@ -127,9 +127,9 @@ def test_drawn_pictures_have_the_released_mean_and_covariance() -> None:
 def test_noise_in_the_moments_leaves_gaps_finite_and_pictures_sober() -> None:
     """With noise that drowns the covariance, only the class means are drawn."""
     embeddings, labels = population(400)
-    moment_loss = MomentLoss.of(moments_of(embeddings, labels, noise=0.05), PORTRAIT)
+    moment_loss = MomentLoss.of(moments_of(embeddings, labels, noise=0.05), EMBEDDING)
     assert all(bool(torch.isfinite(gap)) for gap in moment_loss.losses(embeddings.float(), labels))
-    drawn = moment_loss.draw(labels, torch.Generator().manual_seed(2))[:, PORTRAIT.picture]
+    drawn = moment_loss.draw(labels, torch.Generator().manual_seed(2))[:, EMBEDDING.picture]
     assert float(drawn.std(0).max()) < 1.0
 
 
@@ -154,11 +154,11 @@ def test_a_class_lost_in_noise_has_no_part_in_it() -> None:
     counts = torch.tensor([100.0, 100.0, 100.0, 1.0], dtype=torch.float64)
     levels = torch.tensor([0.0, 0.0, 0.0, 50.0], dtype=torch.float64)
     second = moments_of(embeddings, labels).second
-    moment_loss = MomentLoss.of(Moments(means, counts, second, 0.0, levels, known), PORTRAIT)
+    moment_loss = MomentLoss.of(Moments(means, counts, second, 0.0, levels, known), EMBEDDING)
     features, picture = moment_loss.losses(embeddings.float(), labels)
     assert float(features) < 1.0 and float(picture) < 1.0
-    drawn = moment_loss.draw(torch.full((2000,), 3), torch.Generator().manual_seed(2))[:, PORTRAIT.picture].double()
-    overall = clean.means[:3, PORTRAIT.picture].mean(0)
+    drawn = moment_loss.draw(torch.full((2000,), 3), torch.Generator().manual_seed(2))[:, EMBEDDING.picture].double()
+    overall = clean.means[:3, EMBEDDING.picture].mean(0)
     torch.testing.assert_close(drawn.mean(0), overall, atol=0.02, rtol=0)
 
 
@@ -176,6 +176,6 @@ def test_all_classes_lost_leaves_nothing_to_match() -> None:
     found = moments_of(embeddings, labels)
     nobody = torch.zeros(CLASSES, dtype=torch.bool)
     lost = Moments(found.means, found.counts, found.second, 1.0, torch.ones(CLASSES).double(), nobody)
-    moment_loss = MomentLoss.of(lost, PORTRAIT)
+    moment_loss = MomentLoss.of(lost, EMBEDDING)
     assert [float(gap) for gap in moment_loss.losses(embeddings.float(), labels)] == [0.0, 0.0]
     assert torch.isfinite(moment_loss.draw(labels, torch.Generator().manual_seed(0))).all()

@@ -1,0 +1,41 @@
+"""`join` and `run`: becoming a silo of a coordinator, and answering its requests."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from dpdd.client.commands.options import open_silo
+from dpdd.common.errors import ConfigError
+
+
+def join(options: argparse.Namespace) -> None:
+    """Join a coordinator with the token that it gave, and pin its authority in `silo.toml`."""
+    from dpdd.client.transport.join import join as join_coordinator
+    from dpdd.common.wire.exchange import Token
+
+    if (options.token is None) != options.loopback_demo:
+        raise ConfigError("give the join token that the coordinator gave you (--loopback-demo works without one)")
+    text = sys.stdin.readline() if options.token == "-" else options.token
+    silo = open_silo(options)
+    pinned = join_coordinator(silo, options.address, None if text is None else Token.parse(text))
+    print(f"silo {silo.settings.name} joined the coordinator at {pinned.address}")
+    print(f"authority {pinned.authority_sha256} is pinned in {silo.folder / 'silo.toml'}")
+    print(f"next: `dpdd-client run --silo {silo.folder}` answers its requests")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Answer the pinned coordinator's requests until stopped."""
+    import logging
+    import signal
+
+    from dpdd.client.transport.node import Node
+    from dpdd.common.progress import Console
+
+    logging.basicConfig(level=logging.WARNING, format="  %(message)s")
+    node = Node(options.silo, Console(options.quiet), address=options.address)
+    signal.signal(signal.SIGTERM, lambda *_: node.stop())
+    try:
+        node.run()
+    finally:
+        node.stop()

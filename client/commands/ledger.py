@@ -1,0 +1,133 @@
+"""`budget` and `log`: what is spent and what is left, and the ledger's entries with their hash chain verified."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from dpdd.client.commands.options import open_silo
+from dpdd.common.cli import facts, print_json, table
+from dpdd.common.errors import LedgerError
+
+if TYPE_CHECKING:
+    from dpdd.client.ledger.hash_chain import Entry
+    from dpdd.client.silo import Silo
+
+
+def budget(options: argparse.Namespace) -> None:
+    """Show the budget: spent, remaining, and every reservation."""
+    silo = open_silo(options)
+    ledger = silo.ledger()
+    try:
+        if options.accept_change:
+            ledger.accept_budget(silo.settings.budget.budget())
+        ledger.check_budget()
+        status = ledger.status()
+        entries = ledger.entries()
+    finally:
+        ledger.close()
+    if options.json:
+        print_json(
+            {
+                "silo": status.silo,
+                "epsilon": status.budget.epsilon,
+                "delta": status.budget.delta,
+                "composition": status.budget.composition,
+                "spent": status.spent,
+                "remaining": status.remaining,
+                "reserved": status.reserved,
+                "committed": status.committed,
+                "ledger_head": status.head,
+            }
+        )
+        return
+    print(f"silo {status.silo}: budget ε = {status.budget.epsilon:g} at δ = {status.budget.delta:g}")
+    print(facts({"spent": f"ε = {status.spent:.4f}", "remaining": f"ε = {status.remaining:.4f}"}))
+    rows = [
+        [
+            e.time[:19].replace("T", " "),
+            e.body["run"],
+            e.body["method"],
+            f"{e.body['epsilon']:g}",
+            f"{e.body['delta']:g}",
+            _state(e, entries),
+            e.request_id[:12],
+        ]
+        for e in entries
+        if e.kind == "reserve"
+    ]
+    if rows:
+        print()
+        print(table(["when (UTC)", "run", "method", "ε", "δ", "state", "request"], rows))
+        print("(releases compose: the total grows more slowly than the sum of the ε)")
+
+
+def _state(reservation: Entry, entries: list[Entry]) -> str:
+    """How much of what was reserved has been released."""
+    of = reservation.body.get("stages", 1)
+    parts = {e.request_id for e in entries if e.kind == "stage" and e.body["root"] == reservation.request_id}
+    done = sum(e.kind == "commit" and e.request_id in parts | {reservation.request_id} for e in entries)
+    if 0 < done < of:
+        return f"released {done} of {of} stages"
+    return "released" if done else "reserved"
+
+
+def log(options: argparse.Namespace) -> None:
+    """Show all entries, after their hash chain, their signatures and the outbox were checked."""
+    silo = open_silo(options)
+    ledger = silo.ledger()
+    try:
+        if options.accept_clock:
+            ledger.note("clock")
+        entries = ledger.entries()
+    finally:
+        ledger.close()
+    _check_outbox(silo, entries)
+    if options.json:
+        print_json(
+            [
+                {"seq": e.seq, "time": e.time, "kind": e.kind, "request": e.request_id, "body": e.body, "hash": e.hash}
+                for e in entries
+            ]
+        )
+        return
+    rows = [
+        [str(e.seq), e.time[:19].replace("T", " "), e.kind, e.request_id[:12], _description(e), e.hash[:12]]
+        for e in entries
+    ]
+    print(table(["#", "when (UTC)", "entry", "request", "what", "hash"], rows))
+    print(f"{len(entries)} entries, each hashed over the one before and signed: the ledger is intact")
+
+
+def _check_outbox(silo: Silo, entries: list[Entry]) -> None:
+    """Every release that exists must be in the ledger: a ledger cut short at its end shows here."""
+    reserved = {entry.request_id for entry in entries if entry.kind in ("reserve", "stage")}
+    for request_id in silo.outbox.ids():
+        if request_id not in reserved:
+            raise LedgerError(
+                f"the outbox holds a release for {request_id[:12]}, but the ledger has no entry for it: "
+                f"the ledger was cut short or replaced"
+            )
+
+
+def _description(entry: Entry) -> str:
+    from dpdd.common.privacy.events import describe, from_json
+
+    body = entry.body
+    match entry.kind:
+        case "open" | "budget":
+            return f"budget ε = {body['epsilon']:g}, δ = {body['delta']:g}, {body['composition']}"
+        case "reserve":
+            of = body.get("stages", 1)
+            event = describe(from_json(body["event"])) + (f", for {of} stages" if of > 1 else "")
+            return f"{body['run']}: {body['method']}, ε = {body['epsilon']:g}, {event}"
+        case "stage":
+            return f"stage {body['stage']} of {body['root'][:12]}, at no further cost"
+        case "commit":
+            return f"released, SHA-256 {body['release_sha256'][:12]}…"
+        case "deny":
+            return str(body["why"])
+        case "clock":
+            return "the operator accepts the clock"
+        case _:
+            return ""

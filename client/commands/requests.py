@@ -1,0 +1,155 @@
+"""`plan`, `requests`, `approve`, `deny` and `answer`: a request, from its cost to the signed release."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Literal
+
+from dpdd.client.commands.options import open_silo, read_request
+from dpdd.common.cli import facts, print_json, table
+from dpdd.common.errors import ConfigError, DpddError, PolicyError
+
+
+def plan(options: argparse.Namespace) -> None:
+    """Show what a request would cost; no record is read, nothing is reserved."""
+    from dpdd.client.ledger.ledger import NotCovered
+    from dpdd.client.policy import Refused
+    from dpdd.client.stages import reserved
+    from dpdd.common.methods.registry import method
+    from dpdd.common.privacy.events import describe
+    from dpdd.common.wire.request import Kind, decode_request
+
+    silo = open_silo(options)
+    request = decode_request(read_request(options.request))
+    try:
+        settings, plan = silo.plan(request)
+    except Refused as error:
+        raise PolicyError(f"this silo would refuse ({error.reason.words}): {error}") from None
+    distilled = request.kind is Kind.DISTILLED_SET
+    whole, stages = reserved(plan), 1 if distilled else method(request.method).stages(settings)
+    ledger = silo.ledger()
+    try:
+        if request.stage > 0:
+            ledger.check_stage(request.id, request.first_stage().id, request.stage, whole)
+        verdict = ledger.judge(request.first_stage().id, whole)
+        remaining = ledger.status().remaining
+    except NotCovered as error:
+        raise PolicyError(f"this silo would refuse (not allowed): {error}") from None
+    finally:
+        ledger.close()
+    fits = verdict is None or verdict.fits
+    leaving = "synthetic records" if distilled else f"{plan.coordinates} noisy numbers"
+    if options.json:
+        print_json(
+            {
+                "request": request.id,
+                "run": request.run,
+                "method": request.method,
+                "kind": request.kind.words,
+                "epsilon": plan.guarantee.epsilon,
+                "delta": plan.guarantee.delta,
+                "accountant": plan.guarantee.accountant,
+                "stage": request.stage,
+                "stages": stages,
+                "event": describe(plan.event),
+                "event_of_all_stages": describe(whole.event),
+                "numbers": plan.coordinates,
+                "bytes": plan.bytes,
+                "remaining": remaining,
+                "paid_already": verdict is None,
+                "fits": fits,
+            }
+        )
+        return
+    staged = {"stage": f"{request.stage} of 0..{stages - 1}", "all stages": describe(whole.event)} if stages > 1 else {}
+    print(
+        facts(
+            {
+                "request": request.id[:16] + "…",
+                "run": request.run,
+                "method": f"{request.method} ({request.kind.words})",
+                "asks for": f"ε = {request.epsilon:g}, δ = {request.delta:g}",
+                **staged,
+                "event": describe(plan.event),
+                "accounted by": plan.guarantee.accountant,
+                "leaves": f"{leaving}, about {plan.bytes / 1e6:.2f} MB",
+                "remaining now": f"ε = {remaining:.4g}",
+            }
+        )
+    )
+    if verdict is None and request.stage > 0:
+        print("this stage is paid for: stage 0 reserved for all stages")
+    elif verdict is None:
+        print("this request is paid for already: answering it (again) costs nothing")
+    elif fits:
+        print("it fits into the budget")
+    else:
+        print(
+            f"it does NOT fit: requested ε = {verdict.requested:.4g}, remaining ε = {verdict.remaining:.4g}, "
+            f"difference {verdict.difference:.4g}" + (f" ({verdict.why})" if verdict.why else "")
+        )
+
+
+def requests(options: argparse.Namespace) -> None:
+    """List the requests that wait for the operator's decision."""
+    silo = open_silo(options)
+    waiting = silo.waiting()
+    if options.json:
+        print_json(
+            [{"id": r.id, "run": r.run, "method": r.method, "epsilon": r.epsilon, "delta": r.delta} for r in waiting]
+        )
+    elif waiting:
+        rows = [[r.id[:16], r.run, r.method, f"{r.epsilon:g}", f"{r.delta:g}"] for r in waiting]
+        print(table(["request", "run", "method", "ε", "δ"], rows))
+    else:
+        print("no request is waiting")
+
+
+def approve(options: argparse.Namespace) -> None:
+    """Allow a request that waits."""
+    _decide(options, "approve", {})
+
+
+def deny(options: argparse.Namespace) -> None:
+    """Refuse a request that waits."""
+    _decide(options, "deny", {"why": options.why})
+
+
+def _decide(options: argparse.Namespace, kind: Literal["approve", "deny"], body: dict[str, str]) -> None:
+    silo = open_silo(options)
+    matches = [request for request in silo.waiting() if request.id.startswith(options.id)]
+    if len(matches) != 1:
+        problem = "no waiting request" if not matches else "more than one waiting request"
+        raise ConfigError(f"{problem} has an id that starts with {options.id!r}; `dpdd-client requests` lists them")
+    (request,) = matches
+    ledger = silo.ledger()
+    try:
+        ledger.note(kind, request.id, body)
+    finally:
+        ledger.close()
+    print(f"{'approved' if kind == 'approve' else 'denied'} {request.id[:16]} ({request.run}, ε = {request.epsilon:g})")
+
+
+def answer(options: argparse.Namespace) -> None:
+    """Answer a request file with a signed release, without a network."""
+    from dpdd.client.durable import write_new
+    from dpdd.common.progress import Console
+    from dpdd.common.wire.answer import Refusal
+
+    console = Console(options.quiet or options.json)
+    reply = open_silo(options).answer(read_request(options.request), console)
+    console.finish()
+    if isinstance(reply, Refusal):
+        raise PolicyError(f"refused ({reply.reason.words}): {reply.message}")
+    try:
+        written = write_new(options.out, reply.data)
+    except OSError as error:
+        raise DpddError(
+            f"{options.out}: the release cannot be written ({error.strerror}); it is safe in the outbox"
+        ) from None
+    if not written and options.out.read_bytes() != reply.data:
+        raise ConfigError(f"{options.out}: there is another file of that name")
+    if options.json:
+        print_json({"release": str(options.out), "bytes": len(reply.data), "request": options.request.name})
+    elif not options.quiet:
+        print(f"wrote {options.out} ({len(reply.data)} bytes); this request will always get these bytes")

@@ -1,0 +1,50 @@
+"""The public backbone that a scenario's learners start from, checked before any silo is asked."""
+
+from __future__ import annotations
+
+import torch
+
+from dpdd.common.data import benchmarks
+from dpdd.common.errors import ConfigError
+from dpdd.common.methods.registry import method
+from dpdd.common.models import backbone as backbones
+from dpdd.common.models.backbone import Backbone
+from dpdd.server.evaluation.learners import LEARNERS
+from dpdd.server.evaluation.training_data import check_channels
+from dpdd.server.run.requests import backbone_sha256
+from dpdd.server.run.scenario import Scenario
+
+
+def public_backbone(scenario: Scenario) -> Backbone | None:
+    """What the scenario's probe and fine-tuning start from; None where it asks for neither.
+
+    ConfigError where there is nothing that they could start from, so that a run can say so before it asks anybody.
+    """
+    evaluation = scenario.evaluation
+    wanted = [name for name in evaluation.learners if LEARNERS[name].needs_backbone]
+    if not (wanted and evaluation.runs):
+        return None
+    name = evaluation.backbone or _own_backbone(scenario)
+    if not name:
+        raise ConfigError(
+            f"evaluation.learners asks for {wanted[0]}, and {scenario.method.name} has no public backbone of its "
+            f"own: name one as evaluation.backbone ({', '.join(backbones.available())})"
+        )
+    backbone_sha256([name], scenario.data.dataset)  # refuses one that saw the run's own data
+    backbone = backbones.load(name)
+    tuned = [each for each in wanted if LEARNERS[each].tunes_backbone]
+    if tuned and not backbone.card.classes:
+        raise ConfigError(
+            f"evaluation.learners asks for {tuned[0]}, but backbone {name} was never trained, so there is nothing to "
+            f"fine-tune: name a network as evaluation.backbone, or ask for a probe"
+        )
+    shape = benchmarks.load(scenario.data.dataset, "test").shape
+    check_channels("test", shape[0], backbone.network)
+    with torch.no_grad():
+        backbone.network.features(torch.zeros(1, *shape))  # refuses images of another size, if it is for one size only
+    return backbone
+
+
+def _own_backbone(scenario: Scenario) -> str | None:
+    chosen = method(scenario.method.name)
+    return next(iter(chosen.backbones(chosen.settings(scenario.method.settings))), None)

@@ -1,0 +1,72 @@
+"""Settings at which the registered methods take seconds. A method without an entry is tried at its defaults."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+from pathlib import Path
+
+import torch
+
+from dpdd.common.methods.registry import METHODS
+from dpdd.common.models.backbone import Provenance, build, save
+from dpdd.common.models.convnet import ConvNetArchitecture
+from tests.methods.harness import Case
+
+
+def _tiny_backbone() -> str:
+    """An untrained network for images of 12 x 12, with two layers to look at."""
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        architecture = ConvNetArchitecture(channels=1, height=12, width=12, classes=3, widths=(6, 8), pool_after=(1,))
+        network = build(architecture)
+    save(folder / "tiny", network, Provenance("none", "none", accuracy=0.0, command="test", seed=1))
+    return str(folder / "tiny")
+
+
+_MATCHING = {"draws": 4, "networks": 2, "width": 4, "rate": 0.5, "auxiliary_images": 24}
+_FEW_STEPS = {"steps": 3}
+
+CASES = (
+    Case("dp-merf", settings={"features": 20}, synthesis=_FEW_STEPS),
+    Case("sps", settings={"features": 24, "picture": 4}, synthesis=_FEW_STEPS),
+    Case("sps", "stages", {"features": 16, "picture": 0, "stages": 3, "count_weight": 0.2}, _FEW_STEPS),
+    Case(
+        "sps",
+        "layers-and-groups",
+        {
+            "backbone": _tiny_backbone(),
+            "features": 8,
+            "picture": 2,
+            "global_dimensions": 4,
+            "class_layers": 1,
+            "class_dimensions": 4,
+            "thumbnail": 2,
+            "groups": 4,
+            "classes_per_group": 2,
+            "stages": 2,
+        },
+        _FEW_STEPS,
+        (1, 12, 12),
+    ),
+    Case("dosser", settings={**_MATCHING, "dimensions": 6}, synthesis=_FEW_STEPS),
+    Case(
+        "dosser",
+        "squares",
+        {**_MATCHING, "dimensions": 6, "moments": 2, "whitening": 0.7, "rate": 1.0, "encoding": "exact"},
+        _FEW_STEPS,
+    ),
+    Case("dosser", "generated", {**_MATCHING, "dimensions": 6, "auxiliary": "generated"}, _FEW_STEPS),
+    Case("ndpdc", settings={"draws": 4, "width": 4, "rate": 0.5}),
+    Case("psg", settings={"draws": 3, "width": 4, "rate": 0.5}),
+    Case("dm", settings=_MATCHING, synthesis=_FEW_STEPS, private=False),
+)
+
+
+def all_cases() -> tuple[Case, ...]:
+    """At least one for every registered method."""
+    rest = METHODS.keys() - {case.method for case in CASES}
+    return *CASES, *(Case(name) for name in sorted(rest))

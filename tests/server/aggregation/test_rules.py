@@ -1,0 +1,43 @@
+"""The rules by name, on releases with different ε."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dpdd.common.errors import ConfigError
+from dpdd.common.methods.registry import method
+from dpdd.common.wire.release import open_signed
+from dpdd.server.aggregation.base import noise_of
+from dpdd.server.aggregation.rules import RULES, aggregate
+from dpdd.server.aggregation.sum import add_up
+from tests.client.silos import make_request, make_silo
+from tests.server.releases import requested_layout
+
+LAYOUT = requested_layout()
+
+
+def test_releases_with_different_epsilon_add_up_and_are_weighed(tmp_path: Path) -> None:
+    silos = [make_silo(tmp_path / name, records=3000, epsilon=2.0) for name in ("north", "south")]
+    requests = [make_request(epsilon=epsilon) for epsilon in (0.2, 2.0)]
+    releases = [
+        open_signed(silo.answer(request.encode()).data)  # type: ignore[union-attr]
+        for silo, request in zip(silos, requests, strict=True)
+    ]
+    noise = [noise_of(release) for release in releases]
+    assert noise[0] > 5 * noise[1]
+    merf = method("dp-merf")
+    weight = merf.count_weight(merf.settings({"features": 16}), 0)
+    for rule in RULES:
+        total = aggregate(releases, LAYOUT, rule, weight)
+        assert total.noise == pytest.approx(float(np.hypot(*noise)))
+    added, weighed = (aggregate(releases, LAYOUT, rule, weight).sums for rule in ("sum", "precision"))
+    np.testing.assert_array_equal(added["embedding"], add_up(releases, LAYOUT).sums["embedding"])
+    assert not np.allclose(added["embedding"], weighed["embedding"])
+    with pytest.raises(ConfigError, match="no class counts"):
+        aggregate(releases, LAYOUT, "precision", None)
+    np.testing.assert_array_equal(aggregate(releases, LAYOUT, "sum", None).sums["count"], added["count"])
+    with pytest.raises(ConfigError, match="no aggregation rule 'median'; known are sum, precision"):
+        aggregate(releases, LAYOUT, "median", weight)

@@ -1,0 +1,58 @@
+"""The registry of learners: who needs what, and that nobody needs torch to be known."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from dpdd.common.errors import ConfigError
+from dpdd.common.models.backbone import Backbone
+from dpdd.server.evaluation.learners import LEARNERS, learner
+from tests.server.evaluation.worlds import CONVNET, PROBE, TEST, synthetic, tune
+
+
+def test_who_there_is_and_what_they_need() -> None:
+    assert list(LEARNERS) == ["convnet", "probe", "fine-tune", "ensemble"]
+    assert all(each.name == name and learner(name) is each for name, each in LEARNERS.items())
+    assert [name for name, each in LEARNERS.items() if each.needs_backbone] == ["probe", "fine-tune", "ensemble"]
+    assert [name for name, each in LEARNERS.items() if each.tunes_backbone] == ["fine-tune", "ensemble"]
+    assert [each.title.format(backbone="tiny") for each in LEARNERS.values()] == [
+        "ConvNet from scratch",
+        "linear probe of tiny",
+        "fine-tuned tiny",
+        "fine-tuned tiny, together",
+    ]
+    with pytest.raises(ConfigError, match="no learner 'oracle'; known are convnet, probe, fine-tune, ensemble"):
+        learner("oracle")
+
+
+def test_every_learner_trains_classifiers(public: Backbone) -> None:
+    quick = {
+        "convnet": CONVNET.model_copy(update={"runs": 2, "steps": 2}),
+        "probe": PROBE.model_copy(update={"runs": 2}),
+        "fine-tune": tune(runs=2, steps=2),
+        "ensemble": tune(runs=2, steps=2),
+    }
+    batch = torch.from_numpy(TEST.images[:5]).float() / 255
+    for name, each in LEARNERS.items():
+        classifiers = each.train(synthetic(), quick[name], public, seed=0)
+        assert len(classifiers) == (1 if name == "ensemble" else 2)
+        assert all(classifier(batch).shape == (5, 3) for classifier in classifiers)
+
+
+def test_who_needs_a_backbone_says_so() -> None:
+    for name, each in LEARNERS.items():
+        if each.needs_backbone:
+            with pytest.raises(ConfigError, match=f"learner {name} starts from a public backbone"):
+                each.train(synthetic(), tune(runs=2, steps=1), None, seed=0)
+
+
+def test_names_are_known_without_torch() -> None:
+    script = (
+        "import sys, dpdd.server.evaluation.settings, dpdd.server.report.scores\n"
+        "assert not {'torch', 'flwr'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)

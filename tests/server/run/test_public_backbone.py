@@ -1,0 +1,66 @@
+"""Where a scenario's learners start from, and what is said when they cannot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dpdd.common.errors import ConfigError
+from dpdd.common.models.backbone import Provenance, save
+from dpdd.server.run.public_backbone import public_backbone
+from dpdd.server.run.scenario import Scenario
+
+
+def scenario(method: str = "dp-merf", dataset: str = "fashion-slice", **evaluation: object) -> Scenario:
+    return Scenario.model_validate(
+        {
+            "name": "asks",
+            "data": {"dataset": dataset},
+            "method": {"name": method, "settings": {"backbone": "scatter28"} if method == "sps" else {}},
+            "evaluation": evaluation,
+        }
+    )
+
+
+def test_where_probe_and_fine_tuning_start_from() -> None:
+    def name(**asked: object) -> str | None:
+        backbone = public_backbone(scenario(**asked))
+        return None if backbone is None else backbone.card.name
+
+    assert name(method="sps", learners=["convnet", "probe"]) == "scatter28", "the method's own"
+    assert name(method="sps", learners=["fine-tune"], backbone="gray28") == "gray28"
+    assert name(method="dp-merf", learners=["ensemble"], runs=2, backbone="gray28") == "gray28"
+    assert name(method="dp-merf") is None and name(method="dp-merf", learners=["probe"], runs=0) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "complaint"),
+    [
+        (
+            {"method": "dp-merf", "learners": ["probe"]},
+            r"learners asks for probe.*dp-merf has no.*evaluation\.backbone.*gray28",
+        ),
+        ({"method": "sps", "learners": ["probe", "fine-tune"]}, "asks for fine-tune.*scatter28.*nothing to fine-tune"),
+        ({"method": "sps", "learners": ["ensemble"], "runs": 2}, "asks for ensemble.*scatter28.*nothing to fine-tune"),
+        ({"method": "sps", "learners": ["probe"], "backbone": "rgb32"}, "1 channels.*made for 3"),
+        ({"method": "sps", "learners": ["probe"], "backbone": "gray82"}, "no backbone 'gray82'"),
+        (
+            {"method": "sps", "learners": ["probe"], "backbone": "rgb32", "dataset": "tinyimagenet32"},
+            "rgb32 was trained on tinyimagenet32",
+        ),
+    ],
+)
+def test_a_backbone_that_does_not_do_is_named_in_one_sentence(asked: dict[str, object], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint) as error:
+        public_backbone(scenario(**asked))
+    assert "\n" not in str(error.value)
+
+
+def test_a_scattering_transform_for_another_size_is_refused(tmp_path: Path) -> None:
+    from dpdd.common.models.scattering import ScatteringArchitecture, ScatteringNet
+
+    network = ScatteringNet(ScatteringArchitecture(channels=1, height=16, width=16))
+    save(tmp_path / "small", network, Provenance("none", "none", 0.0, "none", 0))
+    with pytest.raises(ConfigError, match=r"\[1, 16, 16\]"):
+        public_backbone(scenario(method="sps", learners=["probe"], backbone=str(tmp_path / "small")))
