@@ -140,8 +140,10 @@ class Silo:
         """The requests that the operator has not decided on."""
         ledger = self.ledger()
         try:
-            found = [decode_request(path.read_bytes()) for path in sorted((self._state / "requests").glob("*.request"))]
-            return [request for request in found if ledger.decision(request.id) is None]
+            requests = [
+                decode_request(path.read_bytes()) for path in sorted((self._state / "requests").glob("*.request"))
+            ]
+            return [request for request in requests if ledger.decision(request.id) is None]
         finally:
             ledger.close()
 

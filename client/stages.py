@@ -1,6 +1,6 @@
 """Methods that release in stages: what a request for one may look like, and what all of them cost together.
 
-Stage 0 is asked without a input, each later one with a public input that the coordinator computed from the noisy sums
+Stage 0 is asked without an input, each later one with a public input that the coordinator computed from the noisy sums
 of earlier stages. Privacy: a stage is a Gaussian release whose sensitivity and noise are fixed beforehand, whatever its
 input is. Gaussians compose to μ² = Σ 1/σ² for adaptively chosen queries too (Dong, Roth and Su 2022), so the input
 may depend on earlier answers. That sum is reserved when stage 0 is asked for, and the ledger gives each stage to one
@@ -23,7 +23,7 @@ def check(request: ReleaseRequest, stages: int) -> None:
     if request.stage == 0 and request.stage_input:
         raise ValueError("stage 0 has no input")
     if request.stage > 0 and not request.stage_input:
-        raise ValueError(f"stage {request.stage} has a input, and this request has none")
+        raise ValueError(f"stage {request.stage} has an input, and this request has none")
 
 
 def reserved(plan: Plan) -> Spending:

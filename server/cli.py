@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dpdd.common.cli import Commands, facts, print_json, table
 from dpdd.common.errors import ConfigError, DataError, IntegrityError
 from dpdd.common.wire.exchange import JOIN_PORT, PORT
+from dpdd.server.report.product import in_words
 
 if TYPE_CHECKING:
     from dpdd.server.run.store import Asked
@@ -169,7 +170,7 @@ def _serve(options: argparse.Namespace, scenario: Path, folder: Path) -> None:
         return
     rows = [[*budget_cells(row), row["accountant"]] for row in metrics["privacy"]]
     print(table(["silo", "ε", "δ", "accountant"], rows))
-    print(f"{metrics['dataset']['images']} synthetic images: {folder / 'dataset'}; the card: {folder / 'CARD.md'}")
+    print(f"{in_words(metrics['dataset'])}: {folder / 'dataset'}; the card: {folder / 'CARD.md'}")
 
 
 def _log_to(path: Path) -> None:

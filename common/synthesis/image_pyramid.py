@@ -55,8 +55,8 @@ class ImagePyramid:
     @torch.no_grad()
     def pixels(self) -> NDArray[np.uint8]:
         """The images as bytes."""
-        found: NDArray[np.uint8] = (self.images().clamp(0.0, 1.0) * 255.0).round().to(torch.uint8).cpu().numpy()
-        return found
+        pixels: NDArray[np.uint8] = (self.images().clamp(0.0, 1.0) * 255.0).round().to(torch.uint8).cpu().numpy()
+        return pixels
 
 
 def roughness(images: Tensor) -> Tensor:

@@ -135,8 +135,8 @@ class Shelf:
 
     def find(self, numbers: Sequence[int]) -> dict[int, Pixels]:
         """Those of the batches that are here and whole."""
-        found = {number: _read(self._path(number)) for number in numbers}
-        return {number: images for number, images in found.items() if images is not None}
+        kept = {number: _read(self._path(number)) for number in numbers}
+        return {number: images for number, images in kept.items() if images is not None}
 
     def keep(self, number: int, images: Pixels) -> None:
         """Write a finished batch."""
@@ -267,21 +267,21 @@ def moved(thing: T, device: torch.device) -> T:
 
     On a GPU that can, networks compute in bfloat16 where it does no harm; what comes out of them is float32.
     """
-    found: Any = thing
+    copied: Any = thing
     if isinstance(thing, Tensor):
-        found = thing.to(device)
+        copied = thing.to(device)
     elif isinstance(thing, FeatureNetwork):
-        found = copy.deepcopy(thing).to(device)
+        copied = copy.deepcopy(thing).to(device)
         if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
-            found = MixedPrecision(found, device.type)
+            copied = MixedPrecision(copied, device.type)
     elif isinstance(thing, tuple):
-        found = tuple(moved(part, device) for part in thing)
+        copied = tuple(moved(part, device) for part in thing)
     elif isinstance(thing, Mapping):
-        found = {key: moved(value, device) for key, value in thing.items()}
+        copied = {key: moved(value, device) for key, value in thing.items()}
     elif is_dataclass(thing) and not isinstance(thing, type):
         changes = {field.name: moved(getattr(thing, field.name), device) for field in fields(thing)}
-        found = replace(thing, **changes)
-    return cast("T", found)
+        copied = replace(thing, **changes)
+    return cast("T", copied)
 
 
 class MixedPrecision(FeatureNetwork):

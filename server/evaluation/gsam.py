@@ -79,8 +79,8 @@ def descent(first: Sequence[Tensor], second: Sequence[Tensor], alpha: float) -> 
 def _gradient(loss_of: Callable[[], Tensor], parameters: list[Tensor]) -> tuple[float, list[Tensor]]:
     with torch.enable_grad():
         loss = loss_of()
-        found = torch.autograd.grad(loss, parameters, allow_unused=True)
-    return loss.item(), [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
+        gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+    return loss.item(), [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, gradients, strict=True)]
 
 
 def _inner(left: Sequence[Tensor], right: Sequence[Tensor]) -> float:

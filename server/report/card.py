@@ -14,6 +14,7 @@ from dpdd.common.privacy import events
 from dpdd.common.synthesis.product import Product
 from dpdd.common.synthesis.product_files import TEACHER, file_sha256
 from dpdd.common.wire.release import Release
+from dpdd.server.report.product import in_words
 from dpdd.server.run.roster import Roster
 from dpdd.server.run.scenario import Scenario
 from dpdd.server.run.store import Store
@@ -99,13 +100,6 @@ def write_card(
     (folder / "CARD.md").write_text(_markdown(card))
 
 
-def _what(card: Mapping[str, Any]) -> str:
-    """The product in a word or two."""
-    if "model" in card:
-        return f"A {card['model']}"
-    return f"{card['images']} images" if "images" in card else f"{card['rows']} rows"
-
-
 def _markdown(card: Mapping[str, Any]) -> str:
     if card["protects_people"]:
         promise = (
@@ -139,7 +133,7 @@ def _markdown(card: Mapping[str, Any]) -> str:
 
 {card["summary"]}
 
-{_what(card)} in {len(card["classes"])} classes ({", ".join(card["classes"])}), made by {card["software"]}
+{in_words(card)} in {len(card["classes"])} classes ({", ".join(card["classes"])}), made by {card["software"]}
 with {card["method"]} ({card["mode"]}, silos joined by {card["aggregation"]}).
 
 ## Privacy

@@ -93,20 +93,24 @@ class Signals:
         if settings.kind == "features" and settings.dimensions:
             values = _in_double(network, self._auxiliary)
             space = subspace.fit(values, settings.dimensions, settings.seed, settings.whitening)
-            found = _moments(space(values), space, settings.moments)
-            return network, space, max(float(found.norm(dim=1).median()), 0.5)  # less if auxiliary images are all alike
+            signals = _moments(space(values), space, settings.moments)
+            return (
+                network,
+                space,
+                max(float(signals.norm(dim=1).median()), 0.5),
+            )  # less if auxiliary images are all alike
         with torch.no_grad():
             if settings.kind == "features":
-                found = network.features(few)
+                signals = network.features(few)
             else:
-                found = gradients(network, few, torch.arange(len(few)) % settings.classes)
-        return network, None, float(found.norm(dim=1).median().clamp_min(1e-12))
+                signals = gradients(network, few, torch.arange(len(few)) % settings.classes)
+        return network, None, float(signals.norm(dim=1).median().clamp_min(1e-12))
 
     def spectrum(self, number: int) -> Tensor:
         """The variances of a network's features over the auxiliary images, largest first."""
         values = _in_double(self._lens(number)[0], self._auxiliary)
-        found = torch.linalg.svdvals(values - values.mean(dim=0)).square() / len(values)
-        return found
+        variances = torch.linalg.svdvals(values - values.mean(dim=0)).square() / len(values)
+        return variances
 
 
 def _affordable(settings: SignalSettings, most_bytes: int = 1 << 29) -> int:
@@ -163,8 +167,8 @@ class Draw:
         weights = [weight.detach().requires_grad_(True) for weight in network.weights]
         wanted = torch.full((len(images),), label, device=images.device)
         loss = functional.cross_entropy(features(images, tuple(weights[:-1])) @ weights[-1].T, wanted)
-        found = torch.autograd.grad(loss, weights, create_graph=True)
-        return torch.cat([part.flatten() for part in found]) / self.scale
+        gradients_of_weights = torch.autograd.grad(loss, weights, create_graph=True)
+        return torch.cat([part.flatten() for part in gradients_of_weights]) / self.scale
 
 
 def _moments(inside: Tensor, space: Subspace, moments: int) -> Tensor:
@@ -199,5 +203,5 @@ def _exact_coordinates(values: Tensor, space: Subspace) -> NDArray[np.float64]:
     """
     steps = torch.round((values.double() - space.mean) * _FEATURE_STEPS).clamp(-_LARGEST_FEATURE, _LARGEST_FEATURE)
     basis = torch.round(space.basis * _BASIS_STEPS)
-    found: NDArray[np.float64] = (steps @ basis).numpy() / (_FEATURE_STEPS * _BASIS_STEPS * space.clip)
-    return found
+    coordinates: NDArray[np.float64] = (steps @ basis).numpy() / (_FEATURE_STEPS * _BASIS_STEPS * space.clip)
+    return coordinates

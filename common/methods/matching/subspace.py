@@ -12,8 +12,8 @@ a network's usual output, and the sign of a direction is fixed by a public rando
 
 >>> import torch
 >>> values = torch.tensor([[3.0, 0.0], [-3.0, 0.0], [0.0, 1.0], [0.0, -1.0]], dtype=torch.float64)
->>> found = fit(values, 1, seed=0)
->>> found.basis.abs().round(decimals=6).tolist(), found.spectrum.tolist()
+>>> space = fit(values, 1, seed=0)
+>>> space.basis.abs().round(decimals=6).tolist(), space.spectrum.tolist()
 ([[1.0], [0.0]], [4.5, 0.5])
 """
 

@@ -113,13 +113,13 @@ def learn(
     apart; their mean has less of both. Where they are easy, the last one alone is best.
     """
     weights, inverse = ridge(moments_of(statistics[0], specs[0]))
-    found = [weights]
+    steps = [weights]
     for stage, spec in zip(statistics[1:], specs[1:], strict=True):
         total = float(np.maximum(stage.sums[COUNT] / spec.weights[COUNT], 1.0).sum())
         gradient = torch.from_numpy(stage.sums[RESIDUAL] / spec.weights[RESIDUAL]).view(weights.shape)
         start = torch.from_numpy(np.asarray(stage.stage_input["teacher"], dtype=np.float64))
-        found.append(start - (RESIDUAL_CLIP / CURVATURE / total) * gradient @ inverse)
-    last = found[1:][-average_last_stages:] or found
+        steps.append(start - (RESIDUAL_CLIP / CURVATURE / total) * gradient @ inverse)
+    last = steps[1:][-average_last_stages:] or steps
     return torch.stack(last).mean(0).float().numpy()
 
 

@@ -183,13 +183,13 @@ class FeatureStatistics:
         balance = math.sqrt(everyone / some) if everyone and some else 1.0
         clip = self.clip * RECENTRED if self.stage else self.clip
         unit = math.sqrt(self._row_share) / (clip * math.sqrt(everyone + some * balance**2)) if self.statistics else 0.0
-        found = {r.name: r.weight * (unit if r.scope == "global" else unit * balance) for r in self.statistics}
+        weights = {r.name: r.weight * (unit if r.scope == "global" else unit * balance) for r in self.statistics}
         for segment in self._of_embedding:
             if segment.factors is None:
-                found[segment.name] = math.sqrt((1.0 - self.count_weight**2 - self._row_share) / 2.0)
+                weights[segment.name] = math.sqrt((1.0 - self.count_weight**2 - self._row_share) / 2.0)
             else:
-                found[segment.name] = factor_scale(segment, 0) * factor_scale(segment, 1) / FIXED_POINT_ONE
-        return {**found, COUNT: self.count_weight}
+                weights[segment.name] = factor_scale(segment, 0) * factor_scale(segment, 1) / FIXED_POINT_ONE
+        return {**weights, COUNT: self.count_weight}
 
     @cached_property
     def columns(self) -> dict[str, slice]:

@@ -23,7 +23,7 @@ from dpdd.common.synthesis.image_embedding import ImageEmbedding
 
 MEAN_DIRECTIONS, SPREAD_DIRECTIONS = 256, 64
 _UNIT = 100.0
-"""Portraits have entries around 0.05, variances around 0.002; in these units the jitter's absolute floor is small."""
+"""Embeddings have entries around 0.05, variances around 0.002; in these units the jitter's absolute floor is small."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,13 +63,13 @@ class MomentLoss:
         return cls(embedding, means.float(), directions.float(), axes.float(), spreads, pictures, root)
 
     def draw(self, labels: Tensor, generator: torch.Generator) -> Tensor:
-        """Portraits of which only the small picture counts, one for each label, from the released Gaussians."""
-        found = torch.zeros(len(labels), self.embedding.dimensions)
+        """Embeddings of which only the small picture counts, one for each label, from the released Gaussians."""
+        embeddings = torch.zeros(len(labels), self.embedding.dimensions)
         if self.pictures is None:
-            return found
+            return embeddings
         drawn = torch.randn(len(labels), len(self.picture_root), generator=generator) @ self.picture_root.T
-        found[:, self.embedding.picture] = self.means[labels][:, self.embedding.picture] + drawn
-        return found
+        embeddings[:, self.embedding.picture] = self.means[labels][:, self.embedding.picture] + drawn
+        return embeddings
 
     def losses(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Of features and of pictures; 0 for a batch with exactly the released moments."""
@@ -89,8 +89,8 @@ class MomentLoss:
 def _gaussians(means: Tensor, covariance: Tensor, known: Tensor) -> Gaussians:
     """One Gaussian per class, all with one covariance."""
     second = covariance + means[:, :, None] * means[:, None, :]
-    found = fit(means, second, known, 1.0)
-    return Gaussians(found.means.float(), found.covariances.float(), found.jitters.float(), found.known)
+    fitted = fit(means, second, known, 1.0)
+    return Gaussians(fitted.means.float(), fitted.covariances.float(), fitted.jitters.float(), fitted.known)
 
 
 def _divergence(target: Gaussians, means: Tensor, around: Tensor, spare: float) -> Tensor:

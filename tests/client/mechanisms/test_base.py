@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dpdd.client.mechanisms import dp_merf as dp_merf_mechanism
 from dpdd.client.mechanisms.base import Contribution, gaussian_plan, privatised_sum
+from dpdd.client.mechanisms.dp_merf import MECHANISM as DP_MERF
 from dpdd.client.records.records import Records
-from dpdd.common.methods.dp_merf import synthesis as dp_merf
+from dpdd.common.methods.dp_merf.settings import MethodSettings as DPMERFSettings
 from dpdd.common.privacy.accounting import (
     EXACT,
     _pld_epsilon,
@@ -167,14 +167,14 @@ def test_a_record_s_contribution_does_not_depend_on_its_place(
 @pytest.mark.parametrize("features", [8, 10, 33])
 def test_dp_merf_s_contributions_do_not_depend_on_their_place(features: int) -> None:
     """With 10 frequencies some processors' matrix products round odd rows differently from even ones."""
-    values = dp_merf.MethodSettings(features=features)
+    values = DPMERFSettings(features=features)
     asked = replace(request(epsilon=math.inf), method="dp-merf", shape=(1, 8, 8))
     images, labels = np.random.default_rng(0).random((40, 1, 8, 8), dtype=np.float32), np.arange(40) % 3
-    plan = dp_merf_mechanism.plan(asked, values)
+    plan = DP_MERF.plan(asked, values)
 
     def sums(kept: slice) -> NDArray[np.int64]:
         records = Records(images[kept], labels[kept])
-        found = dp_merf_mechanism.run(records, asked, values, plan, SeededEntropy(0), lambda *_: None)
+        found = DP_MERF.run(records, asked, values, plan, SeededEntropy(0), lambda *_: None)
         return np.array(found.arrays["embedding"])
 
     whole = sums(slice(None))
