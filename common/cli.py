@@ -65,13 +65,14 @@ def guarded(work: Callable[[], None], *, program: str, debug: bool) -> int:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", RenamedKeyWarning)
-            show_other = warnings.showwarning
+            show_other, shown = warnings.showwarning, set[str]()
 
             def show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-                if issubclass(category, RenamedKeyWarning):
-                    print(f"{program}: warning: {message}", file=sys.stderr)
-                else:
+                if not issubclass(category, RenamedKeyWarning):
                     show_other(message, category, *where, **more)
+                elif str(message) not in shown:  # a command may read a scenario more than once
+                    shown.add(str(message))
+                    print(f"{program}: warning: {message}", file=sys.stderr)
 
             warnings.showwarning = show_warning  # type: ignore[assignment]
             work()

@@ -1,19 +1,28 @@
-"""Plans of Gaussian releases, in one stage and in several: exactly the budget that was asked for, and no more."""
+"""What private halves share: a contract that is checked where it is broken, and plans of Gaussian releases.
+
+In one stage or in several, these cost exactly the budget that was asked for, and no more.
+"""
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dpdd.client.mechanisms.base import Contribution, gaussian_plan, privatised_sum
+from dpdd.client.mechanisms.base import Contribution, Mechanism, Plan, gaussian_plan, mechanism, privatised_sum
 from dpdd.client.mechanisms.dp_merf import MECHANISM as DP_MERF
 from dpdd.client.records.records import Records
+from dpdd.common.config import Settings
+from dpdd.common.methods.base import check_complete
 from dpdd.common.methods.dp_merf.settings import MethodSettings as DPMERFSettings
+from dpdd.common.methods.registry import METHODS, method
 from dpdd.common.privacy.accounting import (
     EXACT,
     _pld_epsilon,
@@ -180,3 +189,113 @@ def test_dp_merf_s_contributions_do_not_depend_on_their_place(features: int) -> 
     whole = sums(slice(None))
     for start in (1, 2, 17):
         np.testing.assert_array_equal(sums(slice(0, start)) + sums(slice(start, None)), whole)
+
+
+# The contract ---------------------------------------------------------------------------------------------------------
+
+
+class OwnSettings(Settings):
+    pass
+
+
+class Plain(Mechanism[OwnSettings]):
+    """Keeps the contract."""
+
+    def plan(self, request: ReleaseRequest, settings: OwnSettings) -> Plan:
+        return self._planned(request)
+
+    def run(self, records: Any, request: Any, settings: Any, plan: Any, entropy: Any, progress: Any) -> Any:
+        raise NotImplementedError
+
+    def _planned(self, request: ReleaseRequest) -> Plan:
+        return gaussian_plan(request, [FIRST])
+
+
+def misspelt() -> None:
+    class Crooked(Mechanism[OwnSettings]):
+        def paln(self, request: ReleaseRequest, settings: OwnSettings) -> Plan: ...  # type: ignore[empty-body]
+
+
+def misspelt_in_a_subclass() -> None:
+    class Crooked(Plain):
+        def plans(self, request: ReleaseRequest, settings: OwnSettings) -> Plan: ...  # type: ignore[empty-body]
+
+
+def too_few_parameters() -> None:
+    class Crooked(Mechanism[OwnSettings]):
+        def plan(self, request: ReleaseRequest) -> Plan: ...  # type: ignore[override, empty-body]
+
+
+def other_parameters() -> None:
+    class Crooked(Plain):
+        def run(self, records: Any, request: Any, settings: Any, plan: Any, progress: Any, entropy: Any) -> Any: ...
+
+
+def a_static_method() -> None:
+    class Crooked(Plain):
+        @staticmethod
+        def plan(request: ReleaseRequest, settings: OwnSettings) -> Plan: ...  # type: ignore[override, empty-body]
+
+
+def no_schema() -> None:
+    class Crooked(Mechanism):
+        def plan(self, request: ReleaseRequest, settings: Any) -> Plan: ...  # type: ignore[empty-body]
+
+
+def a_schema_that_is_none() -> None:
+    class Crooked(Mechanism[dict]):  # type: ignore[type-var]
+        def plan(self, request: ReleaseRequest, settings: Any) -> Plan: ...  # type: ignore[empty-body]
+
+
+DEFINITIONS: dict[Callable[[], None], str] = {
+    misspelt: r"Crooked\.paln is no part of the contract of a Mechanism; did you mean plan\?",
+    misspelt_in_a_subclass: r"Crooked\.plans is no part of the contract of a Mechanism; did you mean plan\?",
+    too_few_parameters: r"plan takes \(self, request\), .* asks for \(self, request, settings\)",
+    other_parameters: r"run takes \(.*plan, progress, entropy\), .* asks for \(.*plan, entropy, progress\)",
+    a_static_method: r"plan is not a method",
+    no_schema: r"Crooked does not name its settings: class Crooked\(Mechanism\[\.\.\.\]\)",
+    a_schema_that_is_none: r"Crooked does not name its settings",
+}
+
+
+@pytest.mark.parametrize(("define", "complaint"), DEFINITIONS.items(), ids=[define.__name__ for define in DEFINITIONS])
+def test_a_mechanism_that_does_not_keep_the_contract_cannot_be_defined(
+    define: Callable[[], None], complaint: str
+) -> None:
+    with pytest.raises(TypeError, match=complaint):
+        define()
+
+
+def test_a_mechanism_that_lacks_a_member_cannot_be_made() -> None:
+    class Half(Mechanism[OwnSettings]):
+        def plan(self, request: ReleaseRequest, settings: OwnSettings) -> Plan: ...  # type: ignore[empty-body]
+
+    with pytest.raises(TypeError, match=r"abstract.*run"):
+        Half()  # type: ignore[abstract]
+    with pytest.raises(TypeError, match="Half has no run"):
+        check_complete(Half)
+    assert Plain().settings_schema is OwnSettings
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_private_half_has_the_settings_of_the_public_one(name: str) -> None:
+    half = mechanism(method(name))
+    assert half.settings_schema is method(name).settings_schema and isinstance(half, Mechanism)
+
+
+@pytest.mark.parametrize(
+    ("half", "complaint"),
+    [
+        ({"MECHANISM": Plain()}, "the halves of dp-merf have different settings"),
+        ({"MECHANISM": Plain}, "has no MECHANISM, so there is no private half of dp-merf"),
+        ({"plan": None, "run": None}, "has no MECHANISM, so there is no private half of dp-merf"),
+    ],
+    ids=["other settings", "a class", "functions"],
+)
+def test_halves_that_do_not_fit_are_refused(
+    monkeypatch: pytest.MonkeyPatch, half: dict[str, object], complaint: str
+) -> None:
+    module = SimpleNamespace(__name__="dpdd.client.mechanisms.dp_merf", **half)
+    monkeypatch.setitem(sys.modules, "dpdd.client.mechanisms.dp_merf", module)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=complaint):
+        mechanism(method("dp-merf"))

@@ -359,7 +359,7 @@ def test_all_stages_sum_the_same_statistic(backbone: Path, clip: float) -> None:
 
 
 def test_stages_take_turns_with_the_backbones(backbone: Path) -> None:
-    """Rows of the second stage are the other network's, what was taken off put back, and the embedding is still the first's."""
+    """Rows of the second stage are the other network's, its input put back; the embedding is still the first's."""
     images, labels = hostile(ODD + 60, 9)
     images, labels = images[ODD:], labels[ODD:]
     settings = KINDS["two backbones, both"] | {"clip": 1.0}

@@ -13,8 +13,10 @@ import torch
 from dpdd.common.cli import Commands
 from dpdd.common.data import benchmarks
 from dpdd.common.data.labelled_images import LabelledImages
+from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.matching import subspace
-from dpdd.common.methods.matching import synthesis as matching
+from dpdd.common.methods.matching.settings import MethodSettings
+from dpdd.common.methods.matching.specification import resolve
 from dpdd.common.methods.matching.subspace import Subspace
 from dpdd.scenarios.benchmarks import subspace_errors, subspace_report
 from tests.scenarios.small_images import stripes
@@ -77,11 +79,10 @@ def test_the_command_reports_and_draws(
     rows = [
         line.split() for line in lines if line.split() and line.split()[0] in ("1", "30") and len(line.split()) == 6
     ]
-    settings = matching.MethodSettings(
-        width=8, auxiliary_images=30, records_per_class=30, draws=5, rate=1.0, dimensions="auto"
-    )
+    settings = MethodSettings(width=8, auxiliary_images=30, records_per_class=30, draws=5, rate=1.0, dimensions="auto")
+    run = RunDescription(("a", "b", "c"), (1, 8, 8), 0)
     for row, epsilon in zip(rows, (1.0, 30.0), strict=True):
-        chosen = matching.resolve(settings, epsilon=epsilon, delta=1e-5, classes=3, shape=(1, 8, 8), seed=0)
+        chosen = resolve(settings, run, epsilon, 1e-5)
         assert int(row[2]) == chosen.dimensions
         assert float(row[5]) <= float(row[3])  # nothing is measured to be better than the best
     assert any("no silo would publish" in line for line in lines)
