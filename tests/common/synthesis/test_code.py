@@ -31,10 +31,10 @@ class Package(NamedTuple):
     def remove(self, name: str) -> None:
         (self.folder / f"{name.replace('.', '/')}.py").unlink()
 
-    def fingerprint(self) -> str:
+    def fingerprint(self, module: str = "task") -> str:
         """As a process that starts now would find it."""
         forget()
-        task = type("Task", (), {"__module__": "dpdd.trial.task"})
+        task = type("Task", (), {"__module__": f"dpdd.trial.{module}"})
         return fingerprint(task, {"seed": 1}, {"sums": np.zeros(2)})
 
     def modules(self) -> set[str]:
@@ -107,6 +107,14 @@ def test_a_module_that_moves_changes_the_fingerprint(package: Package, to: str) 
     package.write("loss", f"import dpdd.trial.{to} as maths\n\nloss = 1\n")
     moved = package.fingerprint()
     assert moved != before and to in package.modules() and "maths" not in package.modules()
+
+
+def test_a_task_that_moves_changes_its_fingerprint(package: Package) -> None:
+    """Not a byte of any file is another."""
+    before = package.fingerprint()
+    package.write("deeper.task", (package.folder / "task.py").read_text())
+    package.remove("task")
+    assert package.fingerprint("deeper.task") != before
 
 
 def test_two_modules_that_swap_their_contents_change_the_fingerprint(package: Package) -> None:
