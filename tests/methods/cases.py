@@ -59,7 +59,6 @@ CASES = (
         {**_MATCHING, "dimensions": 6, "moments": 2, "whitening": 0.7, "rate": 1.0, "encoding": "exact"},
         _FEW_STEPS,
     ),
-    Case("dosser", "generated", {**_MATCHING, "dimensions": 6, "auxiliary": "generated"}, _FEW_STEPS),
     Case("ndpdc", settings={"draws": 4, "width": 4, "rate": 0.5}),
     Case("psg", settings={"draws": 3, "width": 4, "rate": 0.5}),
     Case("dm", settings=_MATCHING, synthesis=_FEW_STEPS, private=False),
