@@ -33,7 +33,7 @@ def pinned(settings: MethodSettings) -> MethodSettings:
 
 def check_pinned(settings: MethodSettings) -> None:
     """ConfigError unless all of `more_backbones` have a hash."""
-    if len(settings.more_sha256) != len(settings.more_backbones):
+    if len(settings.more_sha256) != len(settings.more_backbones) or not all(settings.more_sha256):
         raise ConfigError("the request names more_backbones without their hashes, so it might mean any files")
 
 
