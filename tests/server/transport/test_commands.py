@@ -25,8 +25,8 @@ from dpdd.common.wire.exchange import Token
 from dpdd.scenarios.simulator import loopback, simulate
 from dpdd.scenarios.simulator.silos import set_up
 from dpdd.scenarios.simulator.simulation import Simulation
-from dpdd.server import cli
 from dpdd.server.cli import main as server
+from dpdd.server.commands import runs
 from dpdd.server.run.scenario import load_scenario
 from dpdd.server.transport import authority, running, tls_log
 from dpdd.server.transport.coordinator import Coordinator
@@ -217,9 +217,9 @@ def test_commands_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_the_log_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = logging.getLogger("dpdd.exchange")
     before = log.handlers[:], log.level, log.propagate
-    monkeypatch.setattr(cli, "LOG_BYTES", 2000)
+    monkeypatch.setattr(runs, "LOG_BYTES", 2000)
     try:
-        cli._log_to(tmp_path / "exchange.log")
+        runs._log_to(tmp_path / "exchange.log")
         for number in range(1000):
             log.info("refused somebody for the %dth time", number)
     finally:

@@ -1,0 +1,1 @@
+"""What the sub-commands of `dpdd-server` do; `dpdd.server.cli` has their options."""

@@ -1,0 +1,95 @@
+"""`export` and `verify`: what may be published, and whether it is what its card says."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from dpdd.common.cli import table
+from dpdd.common.errors import ConfigError, DataError, IntegrityError
+
+
+def export(options: argparse.Namespace) -> None:
+    """Copy what may be published into a new folder."""
+    import shutil
+
+    if options.out.exists():
+        raise ConfigError(f"{options.out}: there is something of that name already")
+    card = checked_card(options.folder)
+    partial = options.out.with_name(f".{options.out.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    (partial / "store").mkdir(parents=True)
+    shutil.copytree(options.folder / "dataset", partial / "dataset")
+    for name in ("card.json", "CARD.md"):
+        shutil.copy(options.folder / name, partial / name)
+    digests = [digest for row in card["silos"] for digest in row["release_sha256"]]
+    for digest in digests:
+        shutil.copy(options.folder / "store" / digest, partial / "store" / digest)
+    partial.rename(options.out)
+    print(f"wrote {options.out}: the dataset, its card and {len(digests)} signed releases")
+    print(f"anybody can check it: `dpdd-server verify {options.out}`")
+
+
+def verify(options: argparse.Namespace) -> None:
+    """Check a finished run or an exported one, and say what was checked."""
+    from dpdd.server.report.card import budget_cells
+
+    card = checked_card(options.folder)
+    rows = [[*budget_cells(row), f"{len(row['release_sha256'])}, signed"] for row in card["silos"]]
+    print(table(["silo", "ε", "δ", "releases"], rows))
+    releases = sum(len(row["release_sha256"]) for row in card["silos"])
+    teacher = f", its teacher ({card['teacher_sha256'][:16]}…)" if card.get("teacher_sha256") else ""
+    print(f"the dataset ({card['dataset_sha256'][:16]}…){teacher} and {releases} releases are as the card says")
+
+
+def checked_card(folder: Path) -> dict[str, Any]:
+    """The data card of a finished run, after everything in it was checked."""
+    from dpdd.common.privacy import events
+    from dpdd.common.synthesis.product_files import DATASET, MODEL, TEACHER, file_sha256
+    from dpdd.common.wire.release import open_signed
+    from dpdd.server.run.store import read_stored
+
+    path = folder / "card.json"
+    try:
+        card: dict[str, Any] = json.loads(path.read_text())
+        silos, expected = card["silos"], card["dataset_sha256"]
+        keys = {row["silo"]: bytes.fromhex(row["public_key"]) for row in silos}
+    except FileNotFoundError:
+        raise DataError(f"{path}: there is no data card; is this a finished run?") from None
+    except (ValueError, KeyError, TypeError):
+        raise DataError(f"{path}: this is not a data card") from None
+    dataset = folder / "dataset" / (MODEL if card.get("file") == MODEL else DATASET)
+    if not dataset.exists():
+        raise DataError(f"{dataset}: the dataset is missing")
+    if file_sha256(dataset) != expected:
+        raise IntegrityError(f"{dataset}: the dataset is not the one in the card")
+    _check_teacher(folder / "dataset" / TEACHER, card.get("teacher_sha256"))
+    store = folder / "store"
+    for row in silos:
+        releases = [open_signed(read_stored(store, digest), keys[row["silo"]]) for digest in row["release_sha256"]]
+        if not releases or len({release.request_id for release in releases}) != len(releases):
+            raise IntegrityError(f"the card's row for {row['silo']} names no release, or one twice")
+        stated = row["epsilon"] if row["epsilon"] is not None else float("inf")
+        for release in releases:
+            if release.silo != row["silo"]:
+                raise IntegrityError(f"the release in the card's row for {row['silo']} is by silo {release.silo}")
+            if (release.guarantee.epsilon, release.guarantee.delta) != (stated, row["delta"]):
+                raise IntegrityError(f"the card states another guarantee for {row['silo']} than the silo signed")
+        if events.to_json(events.compose(*(release.event for release in releases))) != row["event"]:
+            raise IntegrityError(f"the card states another event for {row['silo']} than the silo signed")
+    return card
+
+
+def _check_teacher(path: Path, expected: str | None) -> None:
+    """IntegrityError for another teacher than the card's, or for one that the card does not speak of."""
+    from dpdd.common.synthesis.product_files import file_sha256
+
+    if not path.exists():
+        if expected is not None:
+            raise DataError(f"{path}: the teacher that the card names is missing")
+    elif expected is None:
+        raise IntegrityError(f"{path}: the card names no teacher; remove this one")
+    elif file_sha256(path) != expected:
+        raise IntegrityError(f"{path}: the teacher is not the one in the card")

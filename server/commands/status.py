@@ -1,0 +1,127 @@
+"""`status`: the silos, what was asked, what came, and who is awaited."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dpdd.common.cli import facts, print_json, table
+from dpdd.common.errors import ConfigError
+from dpdd.server.commands.options import open_coordinator
+
+if TYPE_CHECKING:
+    from dpdd.server.run.store import Asked
+
+_INDEX = Path("store", "index.sqlite")
+
+
+def status(options: argparse.Namespace) -> None:
+    """Show who is enrolled, what was asked and who is awaited."""
+    coordinator = open_coordinator(options)
+    silos = coordinator.registry.silos()
+    serving = coordinator.serving()
+    runs = {str(folder): _asked(folder) for folder in _run_folders(options)}
+    if options.json:
+        print_json(
+            {
+                "authority": coordinator.authority.fingerprint.hex(),
+                "serving": serving,
+                "silos": [
+                    {
+                        "name": silo.name,
+                        "state": silo.state,
+                        "certificate_expires": silo.certificate_expires,
+                        "last_seen": silo.last_seen,
+                        "doing": silo.doing,
+                    }
+                    for silo in silos
+                ],
+                "runs": {
+                    name: [
+                        {
+                            "request": row.request_id,
+                            "stage": stage,
+                            "silo": row.silo,
+                            "state": row.state,
+                            "changed": row.changed,
+                        }
+                        for row, stage in rows
+                    ]
+                    for name, rows in runs.items()
+                },
+            }
+        )
+        return
+    where = (
+        f"{serving['host']}:{serving['port']} (new silos: {serving['join_port']})" if serving else "no run is serving"
+    )
+    print(facts({"authority": coordinator.authority.fingerprint.hex(), "serving": where}))
+    if silos:
+        print()
+        print(
+            table(
+                ["silo", "state", "last seen (UTC)", "doing", "certificate until"],
+                [
+                    [
+                        silo.name,
+                        silo.state,
+                        (silo.last_seen or "never")[:19].replace("T", " "),
+                        silo.doing,
+                        (silo.certificate_expires or "")[:10],
+                    ]
+                    for silo in silos
+                ],
+            )
+        )
+    for name, rows in runs.items():
+        print(f"\n{name}")
+        print(
+            table(
+                ["request", "stage", "silo", "state", "since (UTC)"],
+                [
+                    [row.request_id[:16], str(stage), row.silo, _words(row), row.changed[:19].replace("T", " ")]
+                    for row, stage in rows
+                ],
+            )
+            if rows
+            else "nothing was asked yet"
+        )
+        awaited = sorted({row.silo for row, _ in rows if _awaited(row)} - coordinator.registry.revoked())
+        print(f"awaited: {', '.join(awaited)}" if awaited else "nobody is awaited")
+
+
+def _run_folders(options: argparse.Namespace) -> list[Path]:
+    """The run that was named, or all in the coordinator's folder."""
+    if options.folder is None:
+        return sorted(index.parent.parent for index in (options.coordinator / "runs").glob(f"*/{_INDEX}"))
+    if not (options.folder / _INDEX).exists():
+        raise ConfigError(f"{options.folder}: this is not a run's folder (there is no store in it)")
+    return [options.folder]
+
+
+def _asked(folder: Path) -> list[tuple[Asked, int]]:
+    """What was asked in a run, and in which stage of its method."""
+    from dpdd.common.wire.request import decode_request
+    from dpdd.server.run.store import Store
+
+    store = Store(folder / "store")
+    try:
+        rows = store.asked()
+        stages = {name: decode_request(store.request(name) or b"").stage for name in {row.request_id for row in rows}}
+    finally:
+        store.close()
+    return [(row, stages[row.request_id]) for row in rows]
+
+
+def _awaited(row: Asked) -> bool:
+    from dpdd.server.transport.request_queue import settled
+
+    return not settled(row)
+
+
+def _words(row: Asked) -> str:
+    from dpdd.common.wire.answer import Refusal, decode_answer
+
+    answer = decode_answer(row.refusal) if row.state == "refused" and row.refusal is not None else None
+    return f"refused ({answer.reason.words}): {answer.message}" if isinstance(answer, Refusal) else row.state
