@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from dpdd.client.records.spec import DataSpec
 from dpdd.common.config import Settings, load_toml
+from dpdd.common.data.formats import DataSpec
 from dpdd.common.errors import ConfigError, WireError
 from dpdd.common.methods.registry import METHODS
 from dpdd.common.privacy.accounting import LARGEST_EPSILON

@@ -30,9 +30,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpdd.client import local_synthesis
 from dpdd.client.mechanisms.base import Plan, mechanism
-from dpdd.client.records.labels import encode
 from dpdd.client.records.records import Records
 from dpdd.common.config import one_line, validate, warn_of_renamed
+from dpdd.common.data.formats.labels import encode
 from dpdd.common.errors import ConfigError, DataError, IntegrityError, WireError
 from dpdd.common.methods.base import DataKind, RunDescription
 from dpdd.common.methods.registry import AnyMethod

@@ -30,7 +30,8 @@ from dpdd.client.mechanisms.base import (
     independent_of_batch_position,
     padded,
 )
-from dpdd.client.records.records import Records, as_float
+from dpdd.client.records.records import Records
+from dpdd.common.data.labelled_records import as_float
 from dpdd.common.errors import ConfigError
 from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.matching.settings import COUNT, SIGNAL, MethodSettings

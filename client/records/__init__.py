@@ -1,7 +1,6 @@
 """A silo's private records: declared by a `DataSpec`, read by `load`, held as `Records`, shown by `describe`.
 
-One small module reads each format; a new one is added by writing its ``load(spec, base)`` and naming it in
-`LOADERS`. Errors name the file and the record, and never repeat what a record holds.
+The formats are in `dpdd.common.data.formats`.
 
 >>> import tempfile
 >>> import numpy as np
@@ -16,29 +15,17 @@ Records(private)
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
-from dpdd.client.records import csv_table, idx, image_folder, npz, parquet_table
 from dpdd.client.records.description import Description, describe
 from dpdd.client.records.records import Records
-from dpdd.client.records.spec import DataSpec, Format
+from dpdd.common.data import formats
+from dpdd.common.data.formats import DataSpec
 
-__all__ = ["LOADERS", "DataSpec", "Description", "Records", "describe", "load"]
-
-LOADERS: dict[Format, Callable[[DataSpec, Path], Records]] = {
-    "csv": csv_table.load,
-    "idx": idx.load,
-    "image-folder": image_folder.load,
-    "npz": npz.load,
-    "parquet": parquet_table.load,
-}
+__all__ = ["DataSpec", "Description", "Records", "describe", "load"]
 
 
 def load(spec: DataSpec, base: Path) -> Records:
-    """Return the records that `spec` declares; its paths are relative to the folder `base`.
-
-    A class without a record is fine, and so is a source without any (it is the neighbour of one with a single record,
-    and must answer alike); everything malformed is a `DataError`.
-    """
-    return LOADERS[spec.format](spec, base)
+    """The private records that `spec` declares; its paths are relative to the folder `base`."""
+    read = formats.load(spec, base)
+    return Records(read.features, read.labels)

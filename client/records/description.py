@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpdd.client.records.records import Records, as_float
-from dpdd.client.records.spec import DataSpec
+from dpdd.client.records.records import Records
+from dpdd.common.data.formats import DataSpec
+from dpdd.common.data.labelled_records import as_float
 
 _ROWS = 4096
 

@@ -19,6 +19,7 @@ from typing import Any, NoReturn, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
+from dpdd.common.data.labelled_records import as_float
 from dpdd.common.errors import DataError
 
 
@@ -83,11 +84,3 @@ class Records:
         if index.ndim != 1 or (index.dtype != bool and index.dtype.kind not in "iu"):
             raise ValueError("take needs a list of positions or a boolean mask")
         return Records(self.features[index], self.labels[index])
-
-
-def as_float(features: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    """Return a float32 copy; 8-bit pixels are mapped onto [0, 1]."""
-    values = features.astype(np.float32)
-    if features.dtype == np.uint8:
-        values /= np.float32(255)
-    return values

@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dpdd.client.mechanisms.matching import MECHANISM
-from dpdd.client.records.records import Records, as_float
+from dpdd.client.records.records import Records
 from dpdd.common.config import validate
 from dpdd.common.data import benchmarks
+from dpdd.common.data.labelled_records import as_float
 from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.matching import subspace
 from dpdd.common.methods.matching import synthesis as matching

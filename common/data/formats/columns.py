@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpdd.client.records.spec import DataSpec
+from dpdd.common.data.formats.spec import DataSpec
 from dpdd.common.errors import DataError
 from dpdd.common.files.untrusted import shown
 

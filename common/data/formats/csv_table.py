@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
-from dpdd.client.records import encoded_images, labels, numbers
-from dpdd.client.records.columns import Columns, choose, quoted
-from dpdd.client.records.records import Records
-from dpdd.client.records.spec import DataSpec
+from dpdd.common.data.formats import encoded_images, labels, numbers
+from dpdd.common.data.formats.columns import Columns, choose, quoted
+from dpdd.common.data.formats.spec import DataSpec
+from dpdd.common.data.labelled_records import LabelledRecords
 from dpdd.common.errors import DataError
 from dpdd.common.files.untrusted import reading, require_file, shown
 
@@ -28,7 +28,7 @@ _BLOCK = 1 << 22
 _LONGEST_CELL = 64
 
 
-def load(spec: DataSpec, base: Path) -> Records:
+def load(spec: DataSpec, base: Path) -> LabelledRecords:
     """Return the records in the CSV file `spec.path`."""
     path = base / spec.path
     require_file(path, _WHAT)
@@ -43,7 +43,7 @@ def load(spec: DataSpec, base: Path) -> Records:
             cells = np.stack([column.to_numpy() for column in batch.columns[1:]], axis=1)
             features.append(numbers.to_features(cells, spec, path, row))
         row += batch.num_rows
-    return Records(numbers.join(features, spec), np.concatenate([np.zeros(0, dtype=np.int64), *positions]))
+    return LabelledRecords(numbers.join(features, spec), np.concatenate([np.zeros(0, dtype=np.int64), *positions]))
 
 
 def _header(path: Path) -> list[str]:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dpdd.client.records import labels
-from dpdd.client.records.records import Records
-from dpdd.client.records.spec import DataSpec
+from dpdd.common.data.formats import labels
+from dpdd.common.data.formats.spec import DataSpec
+from dpdd.common.data.labelled_records import LabelledRecords
 from dpdd.common.errors import DataError
 from dpdd.common.files import idx
 from dpdd.common.files.untrusted import shown
 
 
-def load(spec: DataSpec, base: Path) -> Records:
+def load(spec: DataSpec, base: Path) -> LabelledRecords:
     """Return the records in the IDX files `spec.path` and `spec.labels`."""
     if spec.labels is None:
         raise DataError(f"{shown(spec.path)} is an IDX file and needs a file of labels beside it; declare labels")
@@ -26,4 +26,4 @@ def load(spec: DataSpec, base: Path) -> Records:
             f"{shown(path)} holds images of {images.shape[1]} x {images.shape[2]} pixels (height x width), "
             f"but {height} x {width} is declared"
         )
-    return Records(images[:, None], labels.encode(numbers, spec.classes, label_path, unit="record"))
+    return LabelledRecords(images[:, None], labels.encode(numbers, spec.classes, label_path, unit="record"))

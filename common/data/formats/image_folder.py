@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from dpdd.client.records import encoded_images, labels
-from dpdd.client.records.records import Records
-from dpdd.client.records.spec import DataSpec
+from dpdd.common.data.formats import encoded_images, labels
+from dpdd.common.data.formats.spec import DataSpec
+from dpdd.common.data.labelled_records import LabelledRecords
 from dpdd.common.errors import DataError
 from dpdd.common.files.untrusted import reading, shown
 
@@ -22,7 +22,7 @@ _SYSTEM_FILES = ("thumbs.db", "desktop.ini", "icon\r")
 _WHAT = "a folder with one sub-folder per class"
 
 
-def load(spec: DataSpec, base: Path) -> Records:
+def load(spec: DataSpec, base: Path) -> LabelledRecords:
     """Return the records in the folder `spec.path`."""
     folder = base / spec.path
     if folder.exists() and not folder.is_dir():
@@ -38,7 +38,7 @@ def load(spec: DataSpec, base: Path) -> Records:
     features = np.empty((len(labelled_files), *spec.shape), dtype=np.uint8)
     for row, (_, file) in enumerate(labelled_files):
         features[row] = encoded_images.decode(file, spec.shape, str(file))
-    return Records(features, np.array([position for position, _ in labelled_files], dtype=np.int64))
+    return LabelledRecords(features, np.array([position for position, _ in labelled_files], dtype=np.int64))
 
 
 def _images(folder: Path) -> list[Path]:

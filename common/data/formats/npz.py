@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dpdd.client.records import labels, numbers
-from dpdd.client.records.records import Records
-from dpdd.client.records.spec import DataSpec
+from dpdd.common.data.formats import labels, numbers
+from dpdd.common.data.formats.spec import DataSpec
+from dpdd.common.data.labelled_records import LabelledRecords
 from dpdd.common.errors import DataError
 from dpdd.common.files import npz
 from dpdd.common.files.untrusted import shown
 
 
-def load(spec: DataSpec, base: Path) -> Records:
+def load(spec: DataSpec, base: Path) -> LabelledRecords:
     """Return the records in the archive `spec.path`, under its `images_key` and `labels_key`."""
     path = base / spec.path
     # Both headers first: a wrong declaration is told before any data is read.
@@ -35,7 +35,7 @@ def load(spec: DataSpec, base: Path) -> Records:
         )
     positions = labels.encode(npz.read(path, spec.labels_key).reshape(-1), spec.classes, path, unit="record")
     values = _channels_first(npz.read(path, spec.images_key), spec)
-    return Records(numbers.to_features(values, spec, path, unit="record"), positions)
+    return LabelledRecords(numbers.to_features(values, spec, path, unit="record"), positions)
 
 
 def _check_shape(spec: DataSpec, path: Path, shape: tuple[int, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Numbers as they stand in a file, turned into the features that `Records` holds.
+"""Numbers as they stand in a file, turned into the features that `LabelledRecords` holds.
 
 Pixels are mapped from the declared `value_range` onto [0, 1]; where that range is (0, 255) and all of them
 are whole numbers they are kept as 8-bit, a quarter of the memory. The numbers of a table stay as they are.
@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dpdd.client.records.records import as_float
-from dpdd.client.records.spec import DataSpec
+from dpdd.common.data.formats.spec import DataSpec
+from dpdd.common.data.labelled_records import as_float
 from dpdd.common.errors import DataError
 from dpdd.common.files.untrusted import shown
 

@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import types
 
-from dpdd.client.records import encoded_images, labels, numbers
-from dpdd.client.records.columns import Columns, choose, quoted
-from dpdd.client.records.records import Records
-from dpdd.client.records.spec import DataSpec
+from dpdd.common.data.formats import encoded_images, labels, numbers
+from dpdd.common.data.formats.columns import Columns, choose, quoted
+from dpdd.common.data.formats.spec import DataSpec
+from dpdd.common.data.labelled_records import LabelledRecords
 from dpdd.common.errors import DataError
 from dpdd.common.files.untrusted import check_growth, reading, require_file, shown
 
@@ -28,7 +28,7 @@ _WHAT = "a Parquet file"
 _BATCH_ROWS = 2048
 
 
-def load(spec: DataSpec, base: Path) -> Records:
+def load(spec: DataSpec, base: Path) -> LabelledRecords:
     """Return the records in the Parquet file `spec.path`."""
     path = base / spec.path
     size = require_file(path, _WHAT)
@@ -49,7 +49,7 @@ def load(spec: DataSpec, base: Path) -> Records:
                 cells = [_numbers(batch.column(name), name, path, row) for name in names[1:]]
                 features.append(numbers.to_features(np.stack(cells, axis=1), spec, path, row))
             row += batch.num_rows
-    return Records(numbers.join(features, spec), np.concatenate([np.zeros(0, dtype=np.int64), *positions]))
+    return LabelledRecords(numbers.join(features, spec), np.concatenate([np.zeros(0, dtype=np.int64), *positions]))
 
 
 def _check_types(schema: pa.Schema, columns: Columns, path: Path) -> None:

@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from dpdd.client.records import DataSpec, load, numbers
+from dpdd.client.records import DataSpec, load
+from dpdd.common.data.formats import numbers
 from dpdd.common.errors import DataError
 from dpdd.common.files import idx
 from dpdd.common.files import untrusted as files

@@ -1,0 +1,41 @@
+"""The formats that records come in: declared by a `DataSpec`, read by `load`.
+
+One small module reads each format; a new one is added by writing its ``load(spec, base)`` and naming it in
+`LOADERS`. Errors name the file and the record, and never repeat what a record holds.
+
+>>> import tempfile
+>>> import numpy as np
+>>> base = Path(tempfile.mkdtemp())
+>>> np.savez(base / "scans.npz", images=np.zeros((4, 8, 8), dtype=np.uint8), labels=np.array([0, 1, 1, 1]))
+>>> spec = DataSpec(format="npz", path="scans.npz", classes=("benign", "malignant"), shape=(1, 8, 8))
+>>> load(spec, base).labels
+array([0, 1, 1, 1])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from dpdd.common.data.formats import csv_table, idx, image_folder, npz, parquet_table
+from dpdd.common.data.formats.spec import DataSpec, Format
+from dpdd.common.data.labelled_records import LabelledRecords
+
+__all__ = ["LOADERS", "DataSpec", "load"]
+
+LOADERS: dict[Format, Callable[[DataSpec, Path], LabelledRecords]] = {
+    "csv": csv_table.load,
+    "idx": idx.load,
+    "image-folder": image_folder.load,
+    "npz": npz.load,
+    "parquet": parquet_table.load,
+}
+
+
+def load(spec: DataSpec, base: Path) -> LabelledRecords:
+    """Return the records that `spec` declares; its paths are relative to the folder `base`.
+
+    A class without a record is fine, and so is a source without any (it is the neighbour of one with a single record,
+    and must answer alike); everything malformed is a `DataError`.
+    """
+    return LOADERS[spec.format](spec, base)
