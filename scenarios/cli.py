@@ -20,6 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from dpdd.scenarios.benchmarks import noise as benchmark_noise
     from dpdd.scenarios.benchmarks import silo as benchmark_silo
     from dpdd.scenarios.benchmarks import subspace_report
+    from dpdd.scenarios.examples import command as examples
     from dpdd.scenarios.papers import reproduce
     from dpdd.scenarios.simulator.engines import ENGINES, IN_PROCESS
 
@@ -54,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run.add_argument("--json", action="store_true", help="print metrics.json instead of a summary")
     listing = commands.add("list", _list, "list the shipped scenarios")
     listing.add_argument("--json", action="store_true", help="as JSON")
+    examples.add_to(commands)
     account.add_to(commands)
     baselines.add_to(commands)
     benchmark_noise.add_to(commands)

@@ -17,9 +17,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dpdd.client.silo import Silo
 from dpdd.client.transport.join import join
 from dpdd.common.errors import DpddError
 from dpdd.common.progress import Console
+from dpdd.common.synthesis.runner import SynthesisRunner
 from dpdd.scenarios.simulator.simulation import Simulation
 from dpdd.server.transport.coordinator import Coordinator
 
@@ -29,12 +31,18 @@ _ONE_LINE = threading.Lock()
 
 
 def run(simulation: Simulation) -> dict[str, Any]:
-    """Set up the silos (once), then run `dpdd-server` and a `dpdd-client` per silo; what `metrics.json` holds.
+    """Set up the silos (once), then run `dpdd-server` and a `dpdd-client` per silo; what `metrics.json` holds."""
+    return run_silos(simulation.set_up(), simulation.source, simulation.folder, simulation.console, simulation.runner)
+
+
+def run_silos(
+    silos: Sequence[Silo], scenario: str, folder: Path, console: Console, runner: SynthesisRunner | None = None
+) -> dict[str, Any]:
+    """Run `dpdd-server` on a scenario and a `dpdd-client` for each of these silos; what `metrics.json` holds.
 
     Whatever happens, also Ctrl-C, every process that was started here is stopped before this returns.
     """
-    folder, runner = simulation.folder, simulation.runner
-    silos = simulation.set_up()
+    runner = runner or SynthesisRunner()
     coordinator = Coordinator.initialise(folder / "coordinator")
     try:
         known = {entry.name: entry for entry in coordinator.registry.silos()}
@@ -50,9 +58,9 @@ def run(simulation: Simulation) -> dict[str, Any]:
     finally:
         coordinator.close()
     (folder / "metrics.json").unlink(missing_ok=True)
-    processes = Processes(simulation.console)
+    processes = Processes(console)
     try:
-        command = ["dpdd.server.cli", "run", simulation.source, "--coordinator", str(folder / "coordinator")]
+        command = ["dpdd.server.cli", "run", scenario, "--coordinator", str(folder / "coordinator")]
         command += ["--out", str(folder), "--port", "0", "--join-port", "0"]
         command += ["--device", runner.device]
         command += [] if runner.workers is None else ["--workers", str(runner.workers)]

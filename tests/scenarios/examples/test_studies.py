@@ -1,0 +1,82 @@
+"""The three studies on own data, with fewer records: a server and three silos as real processes, over the exchange."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpdd.client.silo import Silo
+from dpdd.common.cli import Commands
+from dpdd.common.errors import ConfigError
+from dpdd.common.progress import Console
+from dpdd.common.synthesis.labelled_set import LabelledSet
+from dpdd.scenarios.examples import command
+from dpdd.scenarios.examples.drawings import FIGURES
+from dpdd.scenarios.examples.studies import SILOS, STUDIES, write
+from dpdd.scenarios.simulator.loopback import run_silos
+from dpdd.server.commands.publishing import checked_card
+
+
+def run(name: str, folder: Path, share: float, **changes: str) -> dict[str, Any]:
+    """What `metrics.json` holds after a run of the study with that share of its records, and other settings."""
+    silos = [Silo.initialise(silo) for silo in write(name, folder / name, share=share)]
+    study = folder / name / "study.toml"
+    text = study.read_text()
+    for old, new in changes.items():
+        key = f"\n{old} = "
+        assert key in text
+        start = text.index(key) + len(key)
+        text = text[:start] + new + text[text.index("\n", start) :]
+    study.write_text(text)
+    metrics = run_silos(silos, str(study), folder / name / "run", Console(quiet=True))
+    assert metrics == json.loads((folder / name / "run" / "metrics.json").read_text())
+    checked_card(folder / name / "run")
+    return metrics
+
+
+QUICK = {"features": "48", "steps": "20", "images_per_class": "4", "augmentations": "300"}
+
+
+def test_colour_images_of_many_sizes_in_four_classes(tmp_path: Path) -> None:
+    metrics = run("colour-folders", tmp_path, 0.2, **QUICK)
+    product = LabelledSet.load(tmp_path / "colour-folders" / "run" / "dataset")
+    assert product.images.shape == (16, 3, 64, 64) and product.classes == ("benign", "cracked", "folded", "torn")
+    assert {row["silo"] for row in metrics["privacy"]} == set(SILOS)
+    assert metrics["accuracy"]["teacher"]["mean"] > 0.3  # by chance: 0.25
+
+
+def test_unequal_classes_without_test_data_are_evaluated_at_the_silos(tmp_path: Path) -> None:
+    metrics = run("unequal-classes", tmp_path, 0.5, **QUICK)
+    assert not metrics["accuracy"]
+    for model in ("convnet", "teacher"):
+        figure = metrics["at_silos"]["models"][model]["accuracy"]
+        assert 0.0 <= figure["low"] <= figure["mean"] <= figure["high"] <= 1.0
+    assert metrics["at_silos"]["models"]["teacher"]["accuracy"]["high"] > 0.8
+    assert metrics["at_silos"]["held_out"] is False
+
+
+def test_ten_classes_of_which_each_silo_has_four(tmp_path: Path) -> None:
+    metrics = run("four-of-ten", tmp_path, 0.5, **QUICK)
+    product = LabelledSet.load(tmp_path / "four-of-ten" / "run" / "dataset")
+    assert product.classes == FIGURES and np.bincount(product.labels).tolist() == [4] * 10
+    assert metrics["accuracy"]["teacher"]["mean"] > 0.3  # by chance: 0.1
+
+
+def test_every_study_has_a_name_in_the_command() -> None:
+    assert set(command.NAMES) == set(STUDIES)
+
+
+def test_the_command_says_what_to_type(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    commands = Commands("dpdd-sim", "")
+    command.add_to(commands)
+    assert commands.main(["example", "four-of-ten", str(tmp_path / "study")]) == 0
+    said = capsys.readouterr().out
+    assert "dpdd-server run" in said and all(f"dpdd-server enrol {silo} " in said for silo in SILOS)
+    with pytest.raises(ConfigError, match="exists already"):
+        write("four-of-ten", tmp_path / "study")
+    with pytest.raises(ConfigError, match="there is no example 'nine-of-ten'"):
+        write("nine-of-ten", tmp_path / "other")
