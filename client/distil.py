@@ -94,7 +94,7 @@ def distil(
     chosen = method_called(method)
     _check(chosen, epsilon, delta, seed)
     records, names = _records(images, labels, classes)
-    run = RunDescription(names, records.features.shape[1:], seed, images_per_class)
+    run = RunDescription(names, records.shape, seed, images_per_class)
     request = _request(chosen, run, epsilon, delta, settings or {}, synthesis or {})
     own, plan = chosen.settings(method_values(request)), _plan(chosen, request)
     console = Console()

@@ -161,7 +161,7 @@ def privatised_sum(
     or removing one would change the others' too. Where the place in a batch matters, records come one by one.
     """
     total = ClippedSum(layout)
-    if not independent_of_batch_position(contributions, (batch, *records.features.shape[1:]), layout.classes):
+    if not independent_of_batch_position(contributions, (batch, *records.shape), layout.classes):
         batch = 1
     done = 0
     for features, labels in records.batches(batch):

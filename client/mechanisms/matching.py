@@ -31,7 +31,6 @@ from dpdd.client.mechanisms.base import (
     padded,
 )
 from dpdd.client.records.records import Records
-from dpdd.common.data.labelled_records import as_float
 from dpdd.common.errors import ConfigError
 from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.matching.settings import COUNT, SIGNAL, MethodSettings
@@ -224,7 +223,7 @@ def _add(total: SampledSum, records: Records, contributions: Contributions, batc
     for start in range(0, len(members), batch):
         part = members[start : start + batch]
         labels = records.labels[part]
-        rows, _ = contributions(*padded(as_float(records.features[part]), labels, batch))
+        rows, _ = contributions(*padded(records.read(part), labels, batch))
         total.add_members(part, rows[: len(part)], labels)
 
 

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpdd.client.records.records import Records
+from dpdd.common.data.features import Originals
 from dpdd.common.data.formats import DataSpec
-from dpdd.common.data.labelled_records import as_float
+from dpdd.common.progress import Progress, silent
 
-_ROWS = 4096
+EXAMPLES = 5
+
+_ROWS = 256
 
 
 @dataclass(frozen=True)
@@ -25,27 +28,35 @@ class Description:
     non_finite: int
 
 
-def describe(records: Records, spec: DataSpec) -> Description:
+def describe(records: Records, spec: DataSpec, progress: Progress = silent) -> Description:
     """Return exact counts and extremes, for `preflight` on the silo's own screen; never sent anywhere.
 
     Images are described on the scale [0, 1] that mechanisms see, tables as they are. `minimum` and `maximum`
     are over finite values, None where there are none; `non_finite` counts records with any value that is not
-    finite.
+    finite. All records are read, a few at a time.
     """
-    lows, highs, non_finite = [], [], 0
-    for start in range(0, len(records), _ROWS):
-        values = as_float(records.features[start : start + _ROWS]).reshape(-1, int(np.prod(spec.shape)))
-        finite = np.isfinite(values)
-        non_finite += int((~finite.all(axis=1)).sum())
-        if finite.any():
-            lows.append(float(values[finite].min()))
-            highs.append(float(values[finite].max()))
+    low, high, non_finite, done = np.inf, -np.inf, 0, 0
+    for batch, _ in records.batches(_ROWS):
+        finite = np.isfinite(batch)
+        non_finite += int((~finite.reshape(len(batch), -1).all(axis=1)).sum())
+        low = min(low, float(batch.min(where=finite, initial=np.inf)))
+        high = max(high, float(batch.max(where=finite, initial=-np.inf)))
+        done += len(batch)
+        progress("reading records", done, len(records))
     counts = np.bincount(records.labels, minlength=len(spec.classes))
     return Description(
         count=len(records),
         per_class={name: int(count) for name, count in zip(spec.classes, counts, strict=True)},
-        shape=tuple(records.features.shape[1:]),
-        minimum=min(lows, default=None),
-        maximum=max(highs, default=None),
+        shape=records.shape,
+        minimum=None if low > high else low,
+        maximum=None if low > high else high,
         non_finite=non_finite,
     )
+
+
+def examples(records: Records, count: int = EXAMPLES) -> list[str]:
+    """Where a few records come from, their size and type, and how they are fitted; for the operator's screen only."""
+    if not isinstance(records.features, Originals) or not len(records):
+        return []
+    positions = np.unique(np.linspace(0, len(records) - 1, count).astype(np.int64))
+    return [records.features.original(int(position)) for position in positions]

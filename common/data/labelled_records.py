@@ -4,7 +4,7 @@ A silo wraps its own in `dpdd.client.records.records.Records`, which keeps them 
 coordinator reads its public test data as they are.
 
 >>> read = LabelledRecords(np.zeros((2, 1, 4, 4), np.uint8), np.array([0, 1]))
->>> len(read), as_float(read.features).dtype
+>>> len(read), as_float(read.features[:1]).dtype
 (2, dtype('float32'))
 """
 
@@ -16,17 +16,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dpdd.common.data.features import Features
+
 
 @dataclass(frozen=True, eq=False)
 class LabelledRecords:
     """Features and labels, one row each.
 
-    `features` is uint8 N, C, H, W; or float32 N, C, H, W in [0, 1]; or float32 N, d for a table. `labels` is int64 N,
-    positions in the class list. `groups`, where the source names them, says which records belong together (a
-    patient's, say).
+    `features` is uint8 N, C, H, W; or float32 N, C, H, W in [0, 1]; or float32 N, d for a table. It is read by position
+    (`dpdd.common.data.features`), and most formats leave it on disk. `labels` is int64 N, positions in the class list.
+    `groups`, where the source names them, says which records belong together (a patient's, say).
     """
 
-    features: npt.NDArray[Any]
+    features: Features
     labels: npt.NDArray[np.int64]
     groups: npt.NDArray[Any] | None = None
 

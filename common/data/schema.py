@@ -35,7 +35,7 @@ class DataSchema(BaseModel):
     )
     value_range: tuple[float, float] = Field(
         default=DEFAULT_RANGE,
-        description="numeric pixels: the values that stand for 0 and 1; ignored for tables",
+        description="pixels: the values that stand for 0 and 1; 8-bit images need none; ignored for tables",
     )
     fit: Fit = Field(
         default="exact",

@@ -16,6 +16,9 @@ from __future__ import annotations
 import gzip
 import math
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
 
@@ -51,7 +54,25 @@ def write(path: Path, array: npt.NDArray[np.uint8]) -> None:
     path.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
 
 
-def _read(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
+@dataclass(frozen=True)
+class Content:
+    """What follows the header of an IDX file: `stream` stands at the first byte, which is at `offset` in a plain file.
+
+    `offset` is None where the file is gzipped.
+    """
+
+    stream: IO[bytes]
+    shape: tuple[int, ...]
+    offset: int | None
+
+
+@contextmanager
+def content(path: Path, dimensions: int) -> Iterator[Content]:
+    """The images (3 dimensions) or labels (1) of an IDX file, as a stream that must be read to its end.
+
+    Every failure to read it is a `DataError`; the length of a plain file is checked before, a gzipped one's by
+    `check_whole`.
+    """
     what = f"an {_KINDS[dimensions]}"
     size = require_file(path, what)
     with reading(path, what), path.open("rb") as raw:
@@ -67,11 +88,25 @@ def _read(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
             check_growth(path, size, count)
         elif count != size - header:
             raise DataError(_wrong_length(path, shape, str(size - header)))
-        # One byte more than announced: it must not be there, and asking makes gzip verify its checksum.
-        data = read_up_to(stream, count + 1)
-    if len(data) != count:
-        raise DataError(_wrong_length(path, shape, str(len(data)) if len(data) < count else "more"))
-    return np.frombuffer(data, dtype=np.uint8).reshape(shape)
+        yield Content(stream, shape, None if packed else header)
+
+
+def check_whole(path: Path, held: Content, count: int) -> None:
+    """DataError unless `count` bytes were announced, all were read, and none follow.
+
+    Asking for one more makes gzip verify its checksum.
+    """
+    announced = math.prod(held.shape)
+    more = bool(held.stream.read(1)) if count == announced else False
+    if count != announced or more:
+        raise DataError(_wrong_length(path, held.shape, "more" if more else str(count)))
+
+
+def _read(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
+    with content(path, dimensions) as held:
+        data = read_up_to(held.stream, math.prod(held.shape))
+        check_whole(path, held, len(data))
+    return np.frombuffer(data, dtype=np.uint8).reshape(held.shape)
 
 
 def _read_shape(path: Path, stream: IO[bytes], dimensions: int) -> tuple[int, ...]:

@@ -14,9 +14,11 @@ bytes that arrive.
 from __future__ import annotations
 
 import math
+import struct
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -39,25 +41,49 @@ def keys(path: Path) -> tuple[str, ...]:
         return tuple(name.removesuffix(".npy") for name in archive.namelist())
 
 
+@dataclass(frozen=True)
+class Member:
+    """An array of an archive whose header agrees with its length; `stream` stands at its first number.
+
+    `offset` is where that lies in the archive's file, None where the array is compressed.
+    """
+
+    stream: IO[bytes]
+    shape: tuple[int, ...]
+    fortran: bool
+    dtype: np.dtype[Any]
+    offset: int | None
+
+    @property
+    def bytes(self) -> int:
+        """How many the numbers take."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
 def header(path: Path, key: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """Return the shape and dtype of one array without reading its data."""
-    with _member(path, key) as (_, shape, _, dtype):
-        return shape, dtype
+    with member(path, key) as array:
+        return array.shape, array.dtype
 
 
 def read(path: Path, key: str) -> npt.NDArray[Any]:
     """Return one array; it owns its memory and may be written to."""
-    with _member(path, key) as (stream, shape, fortran, dtype):
-        count = math.prod(shape) * dtype.itemsize
-        data = read_up_to(stream, count)  # to the member's end, where zipfile verifies the checksum
-        if len(data) != count:
-            raise DataError(f"{shown(path)}: array {key!r} is cut short or damaged; fetch or write it again")
-        flat: npt.NDArray[Any] = np.frombuffer(data, dtype=dtype)
-        return flat.reshape(shape[::-1]).transpose() if fortran else flat.reshape(shape)
+    with member(path, key) as array:
+        data = read_up_to(array.stream, array.bytes)  # to the member's end, where zipfile verifies the checksum
+        check_whole(path, key, len(data), array.bytes)
+        flat: npt.NDArray[Any] = np.frombuffer(data, dtype=array.dtype)
+        return flat.reshape(array.shape[::-1]).transpose() if array.fortran else flat.reshape(array.shape)
+
+
+def check_whole(path: Path, key: str, held: int, wanted: int) -> None:
+    """DataError where an array ended before all of its bytes had been read."""
+    if held != wanted:
+        raise DataError(f"{shown(path)}: array {key!r} is cut short or damaged; fetch or write it again")
 
 
 @contextmanager
-def _member(path: Path, key: str) -> Iterator[tuple[IO[bytes], tuple[int, ...], bool, np.dtype[Any]]]:
+def member(path: Path, key: str) -> Iterator[Member]:
+    """One array of the archive, to be read as a stream; every failure to read it is a `DataError`."""
     names = keys(path)
     if key not in names:
         present = ", ".join(repr(shown(name, 40)) for name in names[:8]) or "none"
@@ -78,7 +104,18 @@ def _member(path: Path, key: str) -> Iterator[tuple[IO[bytes], tuple[int, ...], 
                     f"{shown(path)}: array {key!r} announces {announced} bytes but has {info.file_size}; "
                     "it is cut short or damaged"
                 )
-            yield stream, shape, fortran, dtype
+            offset = None
+            if info.compress_type == zipfile.ZIP_STORED and info.compress_size == info.file_size:
+                offset = _start(path, info) + stream.tell()
+            yield Member(stream, shape, fortran, dtype, offset)
+
+
+def _start(path: Path, info: zipfile.ZipInfo) -> int:
+    """Where a member's bytes begin: after its local header, whose name and extra field have lengths of their own."""
+    with path.open("rb") as file:
+        file.seek(info.header_offset + 26)
+        name, extra = struct.unpack("<HH", file.read(4))
+    return info.header_offset + 30 + name + extra
 
 
 def _read_header(path: Path, key: str, stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:

@@ -22,7 +22,6 @@ from dpdd.client.mechanisms.matching import MECHANISM
 from dpdd.client.records.records import Records
 from dpdd.common.config import validate
 from dpdd.common.data import benchmarks
-from dpdd.common.data.labelled_records import as_float
 from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.matching import subspace
 from dpdd.common.methods.matching import synthesis as matching
@@ -168,7 +167,7 @@ class Bench:
                 if extractor is None or network_per_class:
                     extractor = self._extractor(number % self._networks, auxiliary)
                 own = sample[self.records.labels[sample] == label]
-                images = torch.from_numpy(as_float(self.records.features[own]))
+                images = torch.from_numpy(self.records.read(own))
                 sums.append(extractor(augmentation(images)).sum(dim=0))
         return torch.stack(sums)
 

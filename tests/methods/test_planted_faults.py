@@ -105,7 +105,7 @@ class ClassSumsMechanism(Mechanism[NoSettings]):
         layout = LAYOUT(request.classes)
         mean = request.stage_input.get("mean", np.zeros(SIDE * SIDE, np.float32))
         if FAULT == "centred on private data" and len(records):
-            mean = mean + np.nan_to_num(records.features).reshape(len(records), -1).mean(0)
+            mean = mean + np.nan_to_num(records.features[:]).reshape(len(records), -1).mean(0)
         if FAULT == "records kept on the object":
             object.__setattr__(self, "last", records)
         if FAULT == "an empty silo is an error":

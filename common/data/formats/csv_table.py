@@ -2,7 +2,8 @@
 
 Columns beside the label are numbers (pixels in the order channel, row, column; or the features of a table),
 or `image_column` names image files in or below the folder of the CSV. pyarrow reads the numbers block by
-block; only when it refuses is the file read again, slowly, to find the row and column to name.
+block, into a temporary file that has one row per record; image files are decoded when they are read. Only when pyarrow
+refuses is the CSV read again, slowly, to find the row and column to name.
 """
 
 from __future__ import annotations
@@ -12,13 +13,17 @@ from collections.abc import Iterator
 from pathlib import Path, PurePath, PureWindowsPath
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
-from dpdd.common.data.formats import encoded_images, labels, numbers
+from dpdd.common.data.features import Features
+from dpdd.common.data.formats import labels, numbers
 from dpdd.common.data.formats.columns import Columns, choose, quoted
+from dpdd.common.data.formats.encoded_images import EncodedImages
 from dpdd.common.data.formats.spec import DataSpec
 from dpdd.common.data.labelled_records import LabelledRecords
+from dpdd.common.data.row_file import RowWriter
 from dpdd.common.errors import DataError
 from dpdd.common.files.untrusted import reading, require_file, shown
 
@@ -34,16 +39,22 @@ def load(spec: DataSpec, base: Path) -> LabelledRecords:
     require_file(path, _WHAT)
     names = _header(path)
     columns = choose(names, spec, path)
-    features, positions, row = [], [], 1
+    positions: list[npt.NDArray[np.int64]] = [np.zeros(0, dtype=np.int64)]
+    files: list[str] = []
+    writer = RowWriter(spec.shape, numbers.feature_dtype(np.float64, spec))
+    row = 1
     for batch in _batches(path, names, columns):
         positions.append(labels.encode(batch.column(0).to_pylist(), spec.classes, path, row))
         if columns.image is not None:
-            features.append(_images(batch.column(1).to_pylist(), spec, path, row))
+            files += _image_files(batch.column(1).to_pylist(), path, row)
         else:
             cells = np.stack([column.to_numpy() for column in batch.columns[1:]], axis=1)
-            features.append(numbers.to_features(cells, spec, path, row))
+            first = row
+            rows = numbers.to_features(cells, spec, lambda at, first=first: f"{shown(path)}: row {first + at}")  # type: ignore[misc]
+            writer.append(rows.reshape(-1, *spec.shape))
         row += batch.num_rows
-    return LabelledRecords(numbers.join(features, spec), np.concatenate([np.zeros(0, dtype=np.int64), *positions]))
+    features: Features = writer.finish() if columns.image is None else _images(files, spec, path)
+    return LabelledRecords(features, np.concatenate(positions))
 
 
 def _header(path: Path) -> list[str]:
@@ -125,16 +136,21 @@ def _are_numbers(cells: list[str]) -> bool:
     return True
 
 
-def _images(
-    names: list[str], spec: DataSpec, path: Path, first: int
-) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    features = np.empty((len(names), *spec.shape), dtype=np.uint8)
-    for offset, name in enumerate(names):
-        where = f"{path}: row {first + offset}"
+def _image_files(names: list[str], path: Path, first: int) -> list[str]:
+    for row, name in enumerate(names, first):
+        where = f"{path}: row {row}"
         inside = PurePath(name)
         if not name or inside.is_absolute() or PureWindowsPath(name).is_absolute() or ".." in inside.parts:
             raise DataError(f"{shown(where)} must name an image file in or below {shown(path.parent)}")
         if "\0" in name or not (path.parent / inside).is_file():
             raise DataError(f"{shown(where)} names an image file that is not there, {shown(path.parent / inside)}")
-        features[offset] = encoded_images.decode(path.parent / inside, spec.shape, f"{where}: {path.parent / inside}")
-    return features
+    return names
+
+
+def _images(files: list[str], spec: DataSpec, path: Path) -> EncodedImages:
+    return EncodedImages(
+        len(files),
+        lambda positions: [path.parent / files[position] for position in positions],
+        lambda position: f"{path}: row {position + 1}: {path.parent / files[position]}",
+        spec,
+    )

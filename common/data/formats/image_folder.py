@@ -3,16 +3,18 @@
 A sub-folder is named after its class (or the class's position); classes without a sub-folder have no record.
 Hidden files and those that file managers write (Thumbs.db) are passed over; anything else that is not an image is an
 error, because a record that is silently left out is worse than a refusal. Records come class by class, then
-by file name.
+by file name. Opening lists the files; each is decoded when it is read.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
+from pathlib import Path, PurePath
 
 import numpy as np
 
-from dpdd.common.data.formats import encoded_images, labels
+from dpdd.common.data.formats import labels
+from dpdd.common.data.formats.encoded_images import SUFFIXES, EncodedImages
 from dpdd.common.data.formats.spec import DataSpec
 from dpdd.common.data.labelled_records import LabelledRecords
 from dpdd.common.errors import DataError
@@ -27,30 +29,45 @@ def load(spec: DataSpec, base: Path) -> LabelledRecords:
     folder = base / spec.path
     if folder.exists() and not folder.is_dir():
         raise DataError(f"{shown(folder)} is a file; {_WHAT} was expected there")
-    labelled_files: list[tuple[int, Path]] = []
+    labelled_files: list[tuple[int, str, str]] = []  # names only: there may be millions
     for entry in _entries(folder):
         if entry.is_dir():
-            position = labels.of_folder(entry.name, spec.classes, entry)
-            labelled_files.extend((position, file) for file in _images(entry))
-        elif entry.suffix.lower() in encoded_images.SUFFIXES:
-            raise DataError(f"{shown(entry)} lies outside the class folders; move it into the folder of its class")
-    labelled_files.sort(key=lambda pair: (pair[0], pair[1].name, pair[1].parent.name))
-    features = np.empty((len(labelled_files), *spec.shape), dtype=np.uint8)
-    for row, (_, file) in enumerate(labelled_files):
-        features[row] = encoded_images.decode(file, spec.shape, str(file))
-    return LabelledRecords(features, np.array([position for position, _ in labelled_files], dtype=np.int64))
+            position = labels.of_folder(entry.name, spec.classes, Path(entry.path))
+            labelled_files.extend((position, name, entry.name) for name in _images(Path(entry.path)))
+        elif _suffix(entry.name) in SUFFIXES:
+            raise DataError(f"{shown(entry.path)} lies outside the class folders; move it into the folder of its class")
+    labelled_files.sort()
+    files = [f"{parent}/{name}" for _, name, parent in labelled_files]
+    images = EncodedImages(
+        len(files),
+        lambda positions: [folder / files[position] for position in positions],
+        lambda position: str(folder / files[position]),
+        spec,
+    )
+    return LabelledRecords(images, np.array([position for position, _, _ in labelled_files], dtype=np.int64))
 
 
-def _images(folder: Path) -> list[Path]:
-    files = []
-    for entry in _entries(folder):
-        if entry.suffix.lower() not in encoded_images.SUFFIXES or not entry.is_file():
-            raise DataError(f"{shown(entry)} is not an image file ({', '.join(encoded_images.SUFFIXES)}); remove it")
-        files.append(entry)
-    return files
+def _images(folder: Path) -> list[str]:
+    names: list[str] = []
+    others: list[str] = []
+    with reading(folder, _WHAT), os.scandir(folder) as entries:
+        for entry in entries:
+            if not _passed_over(entry.name):
+                is_image = _suffix(entry.name) in SUFFIXES and entry.is_file()
+                (names if is_image else others).append(entry.name)
+    if others:
+        raise DataError(f"{shown(folder / min(others))} is not an image file ({', '.join(SUFFIXES)}); remove it")
+    return names
 
 
-def _entries(folder: Path) -> list[Path]:
-    with reading(folder, _WHAT):
-        entries = sorted(folder.iterdir())
-    return [entry for entry in entries if not entry.name.startswith(".") and entry.name.lower() not in _SYSTEM_FILES]
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    with reading(folder, _WHAT), os.scandir(folder) as entries:
+        return sorted((entry for entry in entries if not _passed_over(entry.name)), key=lambda entry: entry.name)
+
+
+def _passed_over(name: str) -> bool:
+    return name.startswith(".") or name.lower() in _SYSTEM_FILES
+
+
+def _suffix(name: str) -> str:
+    return PurePath(name).suffix.lower()

@@ -56,7 +56,8 @@ class DataSpec(DataSchema):
             wrong = [field for field in fields if field in given and self.format not in formats]
             if wrong:
                 raise ValueError(f"{wrong[0]} is for format {' or '.join(map(repr, formats))}, not {self.format!r}")
-        encoded = self.format in ("image-folder", "idx") or self.image_column is not None
-        if encoded and self.value_range != DEFAULT_RANGE:
-            raise ValueError("value_range is for numeric pixels; IDX and encoded images always run from 0 to 255")
+        if self.format == "idx" and self.value_range != DEFAULT_RANGE:
+            raise ValueError("value_range is not for format 'idx', whose pixels always run from 0 to 255")
+        if self.is_table and self.fit != "exact":
+            raise ValueError("fit is for images; the rows of a table are taken as they are")
         return self
