@@ -52,7 +52,7 @@ def run(simulation: Simulation) -> dict[str, Any]:
     (folder / "metrics.json").unlink(missing_ok=True)
     processes = Processes(simulation.console)
     try:
-        command = ["dpdd.server.cli", "run", simulation.source, "--coordinator", str(folder / "coordinator")]
+        command = ["dpdd.server.cli", "run", simulation.scenario_file, "--coordinator", str(folder / "coordinator")]
         command += ["--out", str(folder), "--port", "0", "--join-port", "0"]
         command += ["--device", runner.device]
         command += [] if runner.workers is None else ["--workers", str(runner.workers)]

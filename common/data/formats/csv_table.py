@@ -8,14 +8,16 @@ block; only when it refuses is the file read again, slowly, to find the row and 
 from __future__ import annotations
 
 import csv
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path, PurePath, PureWindowsPath
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
-from dpdd.common.data.formats import encoded_images, labels, numbers
+from dpdd.common.data.formats import encoded_images, groups, labels, numbers
 from dpdd.common.data.formats.columns import Columns, choose, quoted
 from dpdd.common.data.formats.spec import DataSpec
 from dpdd.common.data.labelled_records import LabelledRecords
@@ -43,7 +45,15 @@ def load(spec: DataSpec, base: Path) -> LabelledRecords:
             cells = np.stack([column.to_numpy() for column in batch.columns[1:]], axis=1)
             features.append(numbers.to_features(cells, spec, path, row))
         row += batch.num_rows
-    return LabelledRecords(numbers.join(features, spec), np.concatenate([np.zeros(0, dtype=np.int64), *positions]))
+    all_labels = np.concatenate([np.zeros(0, dtype=np.int64), *positions])
+    return LabelledRecords(numbers.join(features, spec), all_labels, _groups(path, names, columns))
+
+
+def _groups(path: Path, names: list[str], columns: Columns) -> npt.NDArray[np.str_] | None:
+    if columns.group is None:
+        return None
+    alone = dataclasses.replace(columns, label=columns.group, numbers=())
+    return groups.named([cell for part in _batches(path, names, alone) for cell in part.column(0).to_pylist()], path)
 
 
 def _header(path: Path) -> list[str]:

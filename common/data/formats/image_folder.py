@@ -11,8 +11,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
-from dpdd.common.data.formats import encoded_images, labels
+from dpdd.common.data.formats import encoded_images, groups, labels
 from dpdd.common.data.formats.spec import DataSpec
 from dpdd.common.data.labelled_records import LabelledRecords
 from dpdd.common.errors import DataError
@@ -38,7 +39,14 @@ def load(spec: DataSpec, base: Path) -> LabelledRecords:
     features = np.empty((len(labelled_files), *spec.shape), dtype=np.uint8)
     for row, (_, file) in enumerate(labelled_files):
         features[row] = encoded_images.decode(file, spec.shape, str(file))
-    return LabelledRecords(features, np.array([position for position, _ in labelled_files], dtype=np.int64))
+    positions = np.array([position for position, _ in labelled_files], dtype=np.int64)
+    return LabelledRecords(features, positions, _groups([file for _, file in labelled_files], spec))
+
+
+def _groups(files: list[Path], spec: DataSpec) -> npt.NDArray[np.str_] | None:
+    if spec.group_pattern is None:
+        return None
+    return np.array([groups.of_file_name(file.name, spec.group_pattern, file) for file in files], dtype=np.str_)
 
 
 def _images(folder: Path) -> list[Path]:

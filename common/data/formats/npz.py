@@ -1,6 +1,7 @@
 """An ``.npz`` archive with one array of images or features and one of labels; pickled content is refused.
 
-Images are N, C, H, W or N, H, W, C, or N, H, W where they are grey; a table is N, d. Labels are N or N, 1.
+Images are N, C, H, W or N, H, W, C, or N, H, W where they are grey; a table is N, d. Labels, and groups where there are
+any, are N or N, 1.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dpdd.common.data.formats import labels, numbers
+from dpdd.common.data.formats import groups, labels, numbers
 from dpdd.common.data.formats.spec import DataSpec
 from dpdd.common.data.labelled_records import LabelledRecords
 from dpdd.common.errors import DataError
@@ -35,7 +36,20 @@ def load(spec: DataSpec, base: Path) -> LabelledRecords:
         )
     positions = labels.encode(npz.read(path, spec.labels_key).reshape(-1), spec.classes, path, unit="record")
     values = _channels_first(npz.read(path, spec.images_key), spec)
-    return LabelledRecords(numbers.to_features(values, spec, path, unit="record"), positions)
+    return LabelledRecords(numbers.to_features(values, spec, path, unit="record"), positions, _groups(spec, path))
+
+
+def _groups(spec: DataSpec, path: Path) -> npt.NDArray[np.str_] | None:
+    if spec.groups_key is None:
+        return None
+    records, _ = npz.header(path, spec.images_key)
+    shape, dtype = npz.header(path, spec.groups_key)
+    if shape[:1] != records[:1] or shape[1:] not in ((), (1,)) or dtype.kind not in "iuUS":
+        raise DataError(
+            f"{shown(path)}: array {spec.groups_key!r} must hold one group per record of {spec.images_key!r}, as text "
+            f"or integers, but it is {dtype} of shape {shape} beside {records}"
+        )
+    return groups.named(npz.read(path, spec.groups_key).reshape(-1), path, "record")
 
 
 def _check_shape(spec: DataSpec, path: Path, shape: tuple[int, ...]) -> None:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import types
 
-from dpdd.common.data.formats import encoded_images, labels, numbers
+from dpdd.common.data.formats import encoded_images, groups, labels, numbers
 from dpdd.common.data.formats.columns import Columns, choose, quoted
 from dpdd.common.data.formats.spec import DataSpec
 from dpdd.common.data.labelled_records import LabelledRecords
@@ -49,7 +49,21 @@ def load(spec: DataSpec, base: Path) -> LabelledRecords:
                 cells = [_numbers(batch.column(name), name, path, row) for name in names[1:]]
                 features.append(numbers.to_features(np.stack(cells, axis=1), spec, path, row))
             row += batch.num_rows
-    return LabelledRecords(numbers.join(features, spec), np.concatenate([np.zeros(0, dtype=np.int64), *positions]))
+        all_groups = _groups(file, columns, path)
+    all_labels = np.concatenate([np.zeros(0, dtype=np.int64), *positions])
+    return LabelledRecords(numbers.join(features, spec), all_labels, all_groups)
+
+
+def _groups(file: pq.ParquetFile, columns: Columns, path: Path) -> npt.NDArray[np.str_] | None:
+    if columns.group is None:
+        return None
+    field = file.schema_arrow.field(columns.group)
+    kind = field.type.value_type if types.is_dictionary(field.type) else field.type
+    if not (types.is_integer(kind) or _is_text(kind)):
+        raise DataError(
+            f"{shown(path)}: group column {quoted(field.name)} must be text or integers, not {_named(kind)}"
+        )
+    return groups.named(file.read(columns=[field.name]).column(field.name).to_pylist(), path)
 
 
 def _check_types(schema: pa.Schema, columns: Columns, path: Path) -> None:

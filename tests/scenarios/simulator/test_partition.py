@@ -10,7 +10,8 @@ import pytest
 from dpdd.common.config import validate
 from dpdd.common.errors import ConfigError
 from dpdd.scenarios.simulator.partition import FEWEST_RECORDS, partition
-from dpdd.server.run.scenario import DataSection, PrivacySection
+from dpdd.server.run.data_section import DataSection
+from dpdd.server.run.scenario import PrivacySection
 
 LABELS = np.random.Generator(np.random.PCG64(0)).integers(0, 10, 2000)
 
