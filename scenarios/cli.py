@@ -36,6 +36,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     run.add_argument("scenario", help="a shipped scenario's name (see `dpdd-sim list`) or a .toml file")
     run.add_argument("--out", type=Path, metavar="FOLDER", help="the run's folder (default: runs/NAME)")
+    run.add_argument(
+        "--source",
+        type=Path,
+        metavar="PATH",
+        help="one dataset to split over the silos, instead of the scenario's data.source: a folder of images, or an "
+        ".npz, .csv or .parquet file",
+    )
     run.add_argument("--fresh", action="store_true", help="start over: new silos, new budgets, new noise")
     run.add_argument(
         "--noise-seed", type=int, metavar="N", help="repeatable noise; the result then says it protects nobody"
@@ -83,7 +90,7 @@ def _run(options: argparse.Namespace) -> None:
     from dpdd.scenarios.simulator import simulate
     from dpdd.server.run.scenario import load_scenario
 
-    scenario = load_scenario(options.scenario)
+    scenario = load_scenario(options.scenario, options.source)
     runner = SynthesisRunner(device=options.device, workers=options.workers)
     folder: Path = options.out or Path("runs") / scenario.name
     console = Console(quiet=options.quiet or options.json)
@@ -98,6 +105,7 @@ def _run(options: argparse.Namespace) -> None:
         noise_seed=options.noise_seed,
         engine=options.engine,
         runner=runner,
+        dataset=options.source,
     )
     if options.json:
         print_json(metrics)

@@ -35,6 +35,11 @@ class LabelledRecords:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def subset(self, positions: npt.NDArray[np.int64]) -> LabelledRecords:
+        """Return the records at these positions, in that order."""
+        groups = None if self.groups is None else self.groups[positions]
+        return LabelledRecords(self.features[positions], self.labels[positions], groups)
+
 
 def as_float(features: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
     """Return a float32 copy; 8-bit pixels are mapped onto [0, 1]."""
@@ -42,3 +47,14 @@ def as_float(features: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
     if features.dtype == np.uint8:
         values /= np.float32(255)
     return values
+
+
+def as_pixels(features: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """Return 8-bit pixels: those that are stay as they are, others are rounded; what is not finite becomes 0.
+
+    >>> as_pixels(np.array([0.0, 0.5, 1.0, np.nan]))
+    array([  0, 128, 255,   0], dtype=uint8)
+    """
+    if features.dtype == np.uint8:
+        return features
+    return np.rint(255.0 * np.clip(np.nan_to_num(features, posinf=0.0, neginf=0.0), 0.0, 1.0)).astype(np.uint8)

@@ -49,8 +49,8 @@ def example_study(options: argparse.Namespace) -> None:
 def _run(silos: list[Path], folder: Path, *, quiet: bool) -> None:
     from dpdd.client.silo import Silo
     from dpdd.common.progress import Console
-    from dpdd.scenarios.cli import summary
     from dpdd.scenarios.simulator.loopback import run_silos
+    from dpdd.server.report.summary import summary
 
     run = folder / "run"
     opened = [Silo.initialise(silo) for silo in silos]

@@ -161,8 +161,7 @@ def _folder(home: Path, records: Labelled, name: str = "images") -> str:
     """A sub-folder per class; every other file is a JPEG."""
     for number, (label, picture) in enumerate(records):
         (home / name / label).mkdir(parents=True, exist_ok=True)
-        suffix, options = (".jpg", {"quality": 90}) if number % 2 else (".png", {})
-        picture.save(home / name / label / f"{number:05d}{suffix}", **options)
+        picture.save(home / name / label / f"{number:05d}{'.jpg' if number % 2 else '.png'}", quality=90)
     return f'format = "image-folder"\npath = "{name}"'
 
 

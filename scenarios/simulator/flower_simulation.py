@@ -48,7 +48,7 @@ def run(simulation: Simulation) -> dict[str, Any]:
     logging.getLogger("flwr").setLevel(logging.ERROR)
     run_simulation(
         server_app=_server_app(
-            simulation.console, run_config(simulation.source, simulation.folder, simulation.runner), len(silos)
+            simulation.console, run_config(simulation.scenario_file, simulation.folder, simulation.runner), len(silos)
         ),
         client_app=_client_app([str(silo.folder.resolve()) for silo in silos]),
         num_supernodes=len(silos),

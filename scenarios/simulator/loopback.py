@@ -32,7 +32,9 @@ _ONE_LINE = threading.Lock()
 
 def run(simulation: Simulation) -> dict[str, Any]:
     """Set up the silos (once), then run `dpdd-server` and a `dpdd-client` per silo; what `metrics.json` holds."""
-    return run_silos(simulation.set_up(), simulation.source, simulation.folder, simulation.console, simulation.runner)
+    return run_silos(
+        simulation.set_up(), simulation.scenario_file, simulation.folder, simulation.console, simulation.runner
+    )
 
 
 def run_silos(

@@ -2,10 +2,10 @@
 
 `dirichlet` and `pathological` are Flower's partitioners (`flwr_datasets.partitioner`), on the labels alone. The even
 split is our own: Flower's `IidPartitioner` cuts a dataset, which has to be shuffled first, into equal blocks;
-importing it takes seconds, and ours is the same on any machine and with any NumPy.
+importing it takes seconds, and ours is the same on any machine and with any NumPy. So is the split by group.
 
 >>> import numpy as np
->>> from dpdd.server.run.scenario import DataSection
+>>> from dpdd.server.run.data_section import DataSection
 >>> data = DataSection(dataset="mnist", silos=2, shares=(0.8, 0.2))
 >>> [len(share) for share in partition(np.zeros(10, np.int64), data, seed=1)]
 [8, 2]
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from dpdd.common.errors import ConfigError
 from dpdd.common.randomness import subseed, uniforms
-from dpdd.server.run.scenario import DataSection
+from dpdd.server.run.data_section import DataSection
 
 Positions = NDArray[np.int64]
 
@@ -29,7 +29,7 @@ FEWEST_RECORDS = 10
 """Of a silo in a Dirichlet split, which is drawn again (ten times at most) until every silo has them."""
 
 
-def partition(labels: Positions, data: DataSection, seed: int) -> list[Positions]:
+def partition(labels: Positions, data: DataSection, seed: int, groups: NDArray | None = None) -> list[Positions]:
     """For every silo, the sorted positions of its records; with `records_per_silo`, the first so many of them."""
     order = np.argsort(uniforms(seed, "partition", len(labels)), kind="stable")
     match data.partition:
@@ -39,6 +39,8 @@ def partition(labels: Positions, data: DataSection, seed: int) -> list[Positions
             shares = [order[share] for share in _dirichlet(labels[order], data, seed)]
         case "pathological":
             shares = [order[share] for share in _pathological(labels[order], data, seed)]
+        case "group":
+            shares = _by_group(groups, data, seed)
     empty = sum(len(share) == 0 for share in shares)
     if empty:
         raise ConfigError(f"{empty} of {data.silos} silos would have no record; there are {len(labels)} records")
@@ -51,6 +53,24 @@ def _cut(order: Positions, data: DataSection) -> list[Positions]:
         return np.array_split(order, data.silos)
     ends = np.rint(np.cumsum(data.shares)[:-1] * len(order)).astype(np.int64)
     return np.split(order, ends)
+
+
+def _by_group(groups: NDArray | None, data: DataSection, seed: int) -> list[Positions]:
+    """All records of a group to one silo: large groups first, each to the silo with the fewest records so far.
+
+    Silos then differ by the records of one group at most. Groups of one size come in an order by the seed.
+    """
+    if groups is None:
+        raise ConfigError('data.partition = "group" needs a source that names groups')
+    names, group, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    if len(names) < data.silos:
+        raise ConfigError(f"data.silos is {data.silos}, but there are {len(names)} groups; each silo needs one")
+    drawn = uniforms(seed, "partition by group", len(names))
+    held, silo_of = np.zeros(data.silos, np.int64), np.zeros(len(names), np.int64)
+    for number in np.lexsort((drawn, -sizes)):
+        silo_of[number] = held.argmin()
+        held[silo_of[number]] += sizes[number]
+    return [np.flatnonzero(silo_of[group] == silo) for silo in range(data.silos)]
 
 
 def _dirichlet(labels: Positions, data: DataSection, seed: int) -> list[Positions]:

@@ -1,4 +1,4 @@
-"""Simulated silos: each has a share of a public dataset in a folder of its own, with its own budget and ledger."""
+"""Simulated silos: each has a share of one dataset in a folder of its own, with its own budget and ledger."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from dpdd.client.silo import Silo
-from dpdd.common.data import benchmarks
-from dpdd.common.data.labelled_images import LabelledImages
+from dpdd.common.data.formats import labels as label_formats
+from dpdd.common.data.labelled_records import LabelledRecords
 from dpdd.common.errors import ConfigError
 from dpdd.common.files import idx
 from dpdd.common.progress import Console
 from dpdd.scenarios.simulator.partition import partition
+from dpdd.server.run.own_data import silo_records
 from dpdd.server.run.roster import Roster
 from dpdd.server.run.scenario import Scenario, task_silo
 
@@ -29,7 +30,7 @@ def set_up(scenario: Scenario, folder: Path, console: Console, noise_seed: int |
     scenario.privacy.check_silos(names)
     tasks: list[tuple[str, ...]] = []
     if scenario.continual:
-        tasks = scenario.continual.split(benchmarks.load(scenario.data.dataset, "test").classes)
+        tasks = scenario.continual.split(scenario.schema.classes)
     alone = scenario.continual is not None and scenario.continual.comes_from == "one silo each"
     brings = [_tasks_of(position, len(names), tasks, alone) for position in range(len(names))]
     folders = [task_silo(name, number) for name, own in zip(names, brings, strict=True) for number in own]
@@ -41,14 +42,17 @@ def set_up(scenario: Scenario, folder: Path, console: Console, noise_seed: int |
             raise ConfigError(f"{home}: holds the silos {', '.join(present)}, not this scenario's; --fresh starts over")
         return [Silo.initialise(home / name) for name in folders]
     console("splitting the data over silos", 0, 1)
-    train = benchmarks.load(scenario.data.dataset, "train")
-    shares = [np.arange(len(train))] * len(names) if alone else partition(train.labels, scenario.data, scenario.seed)
+    whole, held = silo_records(scenario.data, scenario.seed)
+    groups = None if whole.groups is None else whole.groups[held]
+    shares = [np.arange(len(held))] * len(names)
+    if not alone:
+        shares = partition(whole.labels[held], scenario.data, scenario.seed, groups)
     making = folder / ".silos.partial"
     shutil.rmtree(making, ignore_errors=True)
     for name, share, own in zip(names, shares, brings, strict=True):
-        for full_name, records in _by_task(name, train.subset(share), own):
+        for full_name, classes, records in _by_task(name, whole.subset(held[share]), scenario.schema.classes, own):
             epsilon = scenario.privacy.epsilon_of(name)
-            write_silo(making / full_name, full_name, scenario, records, noise_seed, epsilon)
+            write_silo(making / full_name, full_name, scenario, records, classes, noise_seed, epsilon)
     making.rename(home)
     return [Silo.initialise(home / name) for name in folders]
 
@@ -62,15 +66,17 @@ def _tasks_of(position: int, silos: int, tasks: list[tuple[str, ...]], alone: bo
 
 
 def _by_task(
-    name: str, records: LabelledImages, tasks: dict[int, tuple[str, ...]]
-) -> Iterator[tuple[str, LabelledImages]]:
+    name: str, records: LabelledRecords, classes: tuple[str, ...], tasks: dict[int, tuple[str, ...]]
+) -> Iterator[tuple[str, tuple[str, ...], LabelledRecords]]:
     """The silo as it is; or, for a continual run, as it is at each task: with the records of that task's classes."""
-    from dpdd.server.evaluation.continual import of_classes
+    from dpdd.server.evaluation.continual import relabelled
 
     if not tasks:
-        yield name, records
+        yield name, classes, records
     for number, task in tasks.items():
-        yield task_silo(name, number), of_classes(records, task)
+        labels = relabelled(records.labels, classes, task)
+        own = np.flatnonzero(labels >= 0)
+        yield task_silo(name, number), task, LabelledRecords(records.features[own], labels[own])
 
 
 def silo_names(count: int) -> list[str]:
@@ -82,25 +88,25 @@ def write_silo(
     folder: Path,
     name: str,
     scenario: Scenario,
-    share: LabelledImages,
+    share: LabelledRecords,
+    classes: tuple[str, ...],
     noise_seed: int | None = None,
     epsilon: float | None = None,
 ) -> None:
     """A silo folder as an operator would make it: data files and a `silo.toml` with one release's `epsilon`."""
     folder.mkdir(parents=True)
-    images, labels = _data_files(folder, share)
+    source = _data_files(folder, share, classes)
     epsilon = scenario.privacy.epsilon if epsilon is None else epsilon
     unprotected = math.isinf(epsilon)
     epsilon = 1.0 if unprotected else epsilon
     text = f"""\
-# A simulated silo of the scenario {scenario.name!r}: its people come from a public dataset.
+# A simulated silo of the scenario {scenario.name!r}: its people come from one dataset, split over silos.
 name = {json.dumps(name)}
 
 [data]
-{images}
-{labels}
-classes = {json.dumps(list(share.classes))}
-shape = {json.dumps(list(share.shape))}
+{source}
+classes = {json.dumps(list(classes), ensure_ascii=False)}
+shape = {json.dumps(list(share.features.shape[1:]))}
 
 [budget]
 epsilon = {epsilon!r}
@@ -115,16 +121,20 @@ approval = "auto"
     if unprotected or noise_seed is not None:
         text += f"\n[simulation]\nallow_no_noise = {str(unprotected).lower()}\n"
         text += f"noise_seed = {noise_seed}\n" if noise_seed is not None else ""
-    (folder / "silo.toml").write_text(text)
+    (folder / "silo.toml").write_text(text, encoding="utf-8")
 
 
-def _data_files(folder: Path, share: LabelledImages) -> tuple[str, str]:
-    if share.shape[0] == 1:
-        idx.write(folder / "images.idx", share.images[:, 0])
+def _data_files(folder: Path, share: LabelledRecords, classes: tuple[str, ...]) -> str:
+    """Write the records; the lines of `[data]` that say where they are."""
+    features = share.features[:]
+    pixels, positions = features.dtype == np.uint8, label_formats.may_be_positions(classes)
+    if pixels and positions and features.shape[1] == 1 and len(classes) <= 256:
+        idx.write(folder / "images.idx", features[:, 0])
         idx.write(folder / "labels.idx", share.labels.astype(np.uint8))
-        return 'format = "idx"\npath = "images.idx"', 'labels = "labels.idx"'
-    np.savez(folder / "records.npz", images=share.images, labels=share.labels)
-    return 'format = "npz"\npath = "records.npz"', ""
+        return 'format = "idx"\npath = "images.idx"\nlabels = "labels.idx"'
+    labels = share.labels if positions else np.array(classes)[share.labels]
+    np.savez(folder / "records.npz", images=features, labels=labels)
+    return 'format = "npz"\npath = "records.npz"\n' + ("" if pixels else "value_range = [0.0, 1.0]\n")
 
 
 def roster_of(silos: Iterable[Silo]) -> Roster:

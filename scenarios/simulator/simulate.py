@@ -24,13 +24,17 @@ def run(
     noise_seed: int | None = None,
     engine: str = IN_PROCESS,
     runner: SynthesisRunner | None = None,
+    dataset: Path | None = None,
 ) -> dict[str, Any]:
-    """Run the `scenario` that was loaded from `source`; what `metrics.json` holds.
+    """Run the `scenario` that was loaded from `source`, with its `dataset`, if any; what `metrics.json` holds.
 
     A continual scenario runs once more in `joint/`, with all classes at once and silos of its own: the upper bound.
     That is always in process.
     """
-    simulation = Simulation(source, scenario, folder, console, noise_seed, runner or SynthesisRunner())
+    from dpdd.server.run.checks import check_before_asking
+
+    check_before_asking(scenario)
+    simulation = Simulation(source, scenario, folder, console, noise_seed, runner or SynthesisRunner(), dataset)
     metrics = ENGINES[engine](simulation)
     if scenario.continual and scenario.continual.joint:
         metrics["continual"]["joint"] = _joint(simulation)

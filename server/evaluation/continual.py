@@ -26,8 +26,8 @@ from dpdd.common import flower as _flower  # noqa: F401  (first: it turns Flower
 
 # isort: split
 from flwr.serverapp import Grid
+from numpy.typing import NDArray
 
-from dpdd.common.data import benchmarks
 from dpdd.common.data.labelled_images import LabelledImages
 from dpdd.common.errors import ConfigError
 from dpdd.common.methods.base import RunDescription
@@ -38,7 +38,6 @@ from dpdd.common.synthesis.teacher import Teacher
 from dpdd.server.evaluation.base import Score
 from dpdd.server.evaluation.scoring import ACCURACY, described, logits_of, measured, train_learners
 from dpdd.server.run.pipeline import Run, Stage
-from dpdd.server.run.public_backbone import public_backbone
 from dpdd.server.run.requests import request_groups
 from dpdd.server.run.scenario import task_of
 
@@ -57,9 +56,9 @@ def learn(run: Run, grid: Grid) -> dict[str, Any]:
     """Run all tasks of a continual scenario; what `metrics.json` holds, with a part `continual`."""
     scenario = run.scenario
     assert scenario.continual is not None
-    public = public_backbone(scenario)
-    test = benchmarks.load(scenario.data.dataset, "test")
-    tasks = scenario.continual.split(test.classes)
+    public = run.public_backbone()
+    test = run.test_data()
+    tasks = scenario.continual.split(scenario.schema.classes)
     silos = _silos_by_task(run, len(tasks))
     stages: list[list[Stage]] = []
     sets: list[LabelledSet] = []
@@ -73,10 +72,10 @@ def learn(run: Run, grid: Grid) -> dict[str, Any]:
                 raise ConfigError(f"{scenario.method.name} makes a model, and continual learning joins datasets")
             sets.append(product)
             joined = join(sets, _teacher(sets, stages))
-            if scenario.evaluation.runs:
+            if test is not None:
                 with run.phase("evaluation"):
                     steps.append(_score(run, joined, public, test, tasks[:number]))
-        sizes = [len(of_classes(test, task)) for task in tasks]
+        sizes = [] if test is None else [len(of_classes(test, task)) for task in tasks]
         final, figures = {}, {}
         for name in steps[-1] if steps else ():
             rows = [step[name].accuracy for step in steps]
@@ -114,11 +113,20 @@ def summary(matrix: Matrix, sizes: Sequence[int]) -> dict[str, Any]:
 
 def of_classes(data: LabelledImages, classes: Sequence[str]) -> LabelledImages:
     """The records of some classes, with labels that are positions in `classes`."""
-    new = np.full(len(data.classes), -1, dtype=np.int64)
-    for position, name in enumerate(classes):
-        new[data.classes.index(name)] = position
-    labels = new[data.labels]
+    labels = relabelled(data.labels, data.classes, classes)
     return LabelledImages(data.images[labels >= 0], labels[labels >= 0], tuple(classes))
+
+
+def relabelled(labels: NDArray[np.int64], classes: Sequence[str], some: Sequence[str]) -> NDArray[np.int64]:
+    """Labels, which are positions in `classes`, as positions in `some` of them; -1 for the others.
+
+    >>> relabelled(np.array([0, 1, 2]), ("a", "b", "c"), ("c", "a"))
+    array([ 1, -1,  0])
+    """
+    new = np.full(len(classes), -1, dtype=np.int64)
+    for position, name in enumerate(some):
+        new[list(classes).index(name)] = position
+    return new[labels]
 
 
 def join(sets: Sequence[LabelledSet], teacher: Teacher | None = None) -> LabelledSet:

@@ -22,7 +22,7 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from dpdd.common.config import Settings
-from dpdd.common.data import benchmarks
+from dpdd.common.data.labelled_images import LabelledImages
 from dpdd.common.errors import ConfigError, DpddError, IntegrityError, WireError
 from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.registry import method
@@ -38,6 +38,7 @@ from dpdd.server.aggregation.rules import aggregate
 from dpdd.server.aggregation.union import opened, union
 from dpdd.server.evaluation.scoring import evaluate
 from dpdd.server.report.card import privacy_rows, write_card
+from dpdd.server.run.checks import backbone_in_words
 from dpdd.server.run.public_backbone import public_backbone
 from dpdd.server.run.requests import RequestGroup, asked_stage_input, make_request, request_groups, stage_request_groups
 from dpdd.server.run.roster import Roster
@@ -71,16 +72,31 @@ class Run:
     def execute(self, grid: Grid) -> dict[str, Any]:
         """Ask, aggregate, synthesise, evaluate, write; returns what `metrics.json` holds."""
         self.scenario.privacy.check_silos(self.roster.keys)
-        public = public_backbone(self.scenario)
+        public = self.public_backbone()
         with self.store() as store:
             asked = request_groups(self.scenario, self.roster.keys)
             stages = self.gather(grid, asked, store)
             product = self.synthesise(stages)
             scores: dict[str, Any] = {"accuracy": {}}
-            if self.scenario.evaluation.runs:
+            if (test := self.test_data()) is not None:
                 with self.phase("evaluation"):
-                    scores = self._evaluate(product, public)
+                    scores = self._evaluate(product, public, test)
             return self.finish(product, scores, stages, store)
+
+    def public_backbone(self) -> Backbone | None:
+        """What the learners start from; says which backbones the method's records pass through."""
+        if (words := backbone_in_words(self.scenario)) is not None:
+            self.console.say(f"  {words}")
+        return public_backbone(self.scenario)
+
+    def test_data(self) -> LabelledImages | None:
+        """What the product is evaluated with; None where nothing is evaluated, which is said if it was asked for."""
+        if not self.scenario.evaluation.runs:
+            return None
+        test = self.scenario.test_data()
+        if test is None:
+            self.console.say("  nothing is evaluated: the scenario has no test data (data.test)")
+        return test
 
     @contextmanager
     def store(self) -> Iterator[Store]:
@@ -227,10 +243,9 @@ class Run:
             self.console(what, done, len(messages))
         return trouble
 
-    def _evaluate(self, product: Product, public: Backbone | None) -> dict[str, Any]:
+    def _evaluate(self, product: Product, public: Backbone | None, test: LabelledImages) -> dict[str, Any]:
         """What the product is worth to those who learn from it, and how good its own classifier is."""
         scenario = self.scenario
-        test = benchmarks.load(scenario.data.dataset, "test")
         return evaluate(product, test, scenario.evaluation, public, scenario.seed, self.console)
 
 

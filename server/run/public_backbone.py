@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from dpdd.common.data import benchmarks
 from dpdd.common.errors import ConfigError
 from dpdd.common.methods.registry import method
 from dpdd.common.models import backbone as backbones
 from dpdd.common.models.backbone import Backbone
 from dpdd.server.evaluation.learners import LEARNERS
 from dpdd.server.evaluation.training_data import check_channels
-from dpdd.server.run.requests import backbone_sha256
+from dpdd.server.run.requests import backbone_sha256, resolved_settings
 from dpdd.server.run.scenario import Scenario
 
 
@@ -38,7 +37,7 @@ def public_backbone(scenario: Scenario) -> Backbone | None:
             f"evaluation.learners asks for {tuned[0]}, but backbone {name} was never trained, so there is nothing to "
             f"fine-tune: name a network as evaluation.backbone, or ask for a probe"
         )
-    shape = benchmarks.load(scenario.data.dataset, "test").shape
+    shape = scenario.schema.shape
     check_channels("test", shape[0], backbone.network)
     with torch.no_grad():
         backbone.network.features(torch.zeros(1, *shape))  # refuses images of another size, if it is for one size only
@@ -46,5 +45,5 @@ def public_backbone(scenario: Scenario) -> Backbone | None:
 
 
 def _own_backbone(scenario: Scenario) -> str | None:
-    chosen = method(scenario.method.name)
-    return next(iter(chosen.backbones(chosen.settings(scenario.method.settings))), None)
+    settings, _ = resolved_settings(scenario)
+    return next(iter(method(scenario.method.name).backbones(settings)), None)

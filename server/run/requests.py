@@ -9,7 +9,6 @@ from typing import Any
 from numpy.typing import NDArray
 
 from dpdd.common.config import Settings
-from dpdd.common.data import benchmarks
 from dpdd.common.errors import ConfigError
 from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.registry import method
@@ -73,12 +72,7 @@ def make_request(
     scenario: Scenario, *, epsilon: float | None = None, classes: tuple[str, ...] | None = None
 ) -> ReleaseRequest:
     """What this scenario asks of every silo; or of those with another ε, or about some of the classes."""
-    test = benchmarks.load(scenario.data.dataset, "test")
-    chosen = method(scenario.method.name)
-    run = RunDescription(classes or test.classes, test.shape, scenario.seed)
-    settings = chosen.resolve(
-        chosen.settings(scenario.method.settings), run, scenario.privacy.epsilon, scenario.privacy.delta
-    )
+    settings, run = resolved_settings(scenario, classes)
     return ReleaseRequest(
         run=scenario.name,
         method=scenario.method.name,
@@ -89,8 +83,16 @@ def make_request(
         classes=run.classes,
         shape=run.shape,
         public_seed=run.public_seed,
-        backbone_sha256=backbone_sha256(chosen.backbones(settings), scenario.data.dataset),
+        backbone_sha256=backbone_sha256(method(scenario.method.name).backbones(settings), scenario.data.dataset),
     )
+
+
+def resolved_settings(scenario: Scenario, classes: tuple[str, ...] | None = None) -> tuple[Settings, RunDescription]:
+    """The method's settings, with what it decides from public facts, and those facts."""
+    schema, chosen = scenario.schema, method(scenario.method.name)
+    run = RunDescription(classes or schema.classes, schema.shape, scenario.seed)
+    given = chosen.settings(scenario.method.settings)
+    return chosen.resolve(given, run, scenario.privacy.epsilon, scenario.privacy.delta), run
 
 
 def _request_settings(scenario: Scenario, settings: Settings) -> dict[str, Any]:
@@ -104,10 +106,12 @@ def _request_settings(scenario: Scenario, settings: Settings) -> dict[str, Any]:
     return DistilledSetSettings(method=own, synthesis=synthesis, images_per_class=images).model_dump(mode="json")
 
 
-def backbone_sha256(names: Sequence[str], dataset: str) -> bytes:
+def backbone_sha256(names: Sequence[str], dataset: str | None) -> bytes:
     """The SHA-256 of the first of these public backbones; empty when there is none.
 
-    ConfigError when a backbone was trained on the run's own data: then nothing about the run would be private.
+    ConfigError when a backbone was trained on the run's own data: then nothing about the run would be private. That can
+    be told of benchmarks alone. For own data (`dataset` is None) nothing is checked: whoever names a backbone has to
+    know that it never saw the silos' records.
     """
     if not names:
         return b""
@@ -115,7 +119,7 @@ def backbone_sha256(names: Sequence[str], dataset: str) -> bytes:
 
     cards = [backbone.load(name).card for name in names]
     for card in cards:
-        if same_source(dataset, card.provenance.public_data):
+        if dataset is not None and same_source(dataset, card.provenance.public_data):
             raise ConfigError(
                 f"the run's private data is {dataset}, and backbone {card.name} was trained on "
                 f"{card.provenance.public_data}: choose another backbone, or none"

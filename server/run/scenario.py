@@ -1,12 +1,11 @@
 """A scenario: one TOML file that says what is asked of whom, and what is made of the answers.
 
-`[data]` has a meaning for simulations (which dataset is split over the silos) and for evaluation (whose test split).
-Every default is here, and nowhere else.
+`[data]` (`dpdd.server.run.data_section`) says what the records are, and where public ones are. Every default is in
+these schemas, and nowhere else. Paths in `[data]` are relative to the file.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from importlib import resources
 from importlib.metadata import entry_points
@@ -14,9 +13,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from dpdd.common.config import Settings, read_toml, validate, warn_of_renamed
+from dpdd.common.data.labelled_images import LabelledImages
+from dpdd.common.data.schema import DataSchema
 from dpdd.common.errors import ConfigError, WireError
 from dpdd.common.methods.registry import METHODS
 from dpdd.common.privacy.accounting import LARGEST_EPSILON
@@ -24,38 +25,12 @@ from dpdd.common.wire.parsing import check_name
 from dpdd.common.wire.request import Kind
 from dpdd.server.aggregation.rules import RULES
 from dpdd.server.evaluation.settings import EvaluationSection
+from dpdd.server.run.data_section import DataSection
+from dpdd.server.run.origin import origin_of
+from dpdd.server.run.own_data import public_test_images
 
 SCENARIO_FILES = "dpdd.scenario_files"
 """The entry points of packages that bring scenarios."""
-
-
-class DataSection(Settings):
-    """The dataset, and how a simulation splits it."""
-
-    dataset: str
-    silos: Annotated[int, Field(ge=1, le=1000)] = 3
-    partition: Literal["iid", "dirichlet", "pathological"] = "iid"
-    alpha: Annotated[float, Field(gt=0.0, le=1e6)] | None = None
-    classes_per_silo: Annotated[int, Field(ge=1)] | None = None
-    shares: tuple[Annotated[float, Field(gt=0.0, le=1.0)], ...] | None = None
-    records_per_silo: Annotated[int, Field(ge=1)] | None = None
-
-    @model_validator(mode="after")
-    def _fitting(self) -> DataSection:
-        for key, belongs_to in (("alpha", "dirichlet"), ("classes_per_silo", "pathological")):
-            given = getattr(self, key) is not None
-            if given and self.partition != belongs_to:
-                raise ValueError(f'{key} belongs to partition = "{belongs_to}", and the partition is {self.partition}')
-            if not given and self.partition == belongs_to:
-                raise ValueError(f'partition = "{belongs_to}" needs {key}')
-        if self.shares is not None:
-            if self.partition != "iid":
-                raise ValueError(f'shares belongs to partition = "iid", and the partition is {self.partition}')
-            if len(self.shares) != self.silos:
-                raise ValueError(f"shares has {len(self.shares)} numbers for {self.silos} silos")
-            if abs(math.fsum(self.shares) - 1.0) > 1e-6:
-                raise ValueError(f"shares add up to {math.fsum(self.shares):g}, not to 1")
-        return self
 
 
 Epsilon = Annotated[float, Field(gt=0.0)]
@@ -214,6 +189,23 @@ class Scenario(Settings):
     evaluation: EvaluationSection = EvaluationSection()
     continual: ContinualSection | None = None
     exchange: ExchangeSection = ExchangeSection()
+    _test: dict[tuple[DataSection, int], LabelledImages | None] = PrivateAttr(default_factory=dict)
+
+    @property
+    def schema(self) -> DataSchema:  # type: ignore[override]
+        """The public schema of every record: as declared, or the benchmark's."""
+        if (declared := self.data.declared) is not None:
+            return declared
+        test = self.test_data()
+        assert test is not None  # a benchmark has test data
+        return DataSchema(classes=test.classes, shape=test.shape)
+
+    def test_data(self) -> LabelledImages | None:
+        """The public test data, read once; None where there is none."""
+        key = (self.data, self.seed)
+        if key not in self._test:
+            self._test[key] = public_test_images(*key)
+        return self._test[key]
 
     @field_validator("name")
     @classmethod
@@ -255,21 +247,24 @@ def shipped() -> dict[str, Path]:
     return dict(sorted((path.stem, path) for folder in folders for path in folder.glob("*.toml")))
 
 
-def load_scenario(name_or_path: str) -> Scenario:
-    """A shipped scenario by name, or any file by path."""
+def load_scenario(name_or_path: str, source: Path | None = None) -> Scenario:
+    """A shipped scenario by name, or any file by path; `source` takes the place of its `data.source`."""
     known = shipped()
     path = known.get(name_or_path, Path(name_or_path))
     if path.suffix == ".toml" or path.exists():
-        return _checked(path)
+        return _checked(path, source)
     raise ConfigError(f"there is no scenario {name_or_path!r}; shipped are {', '.join(known)}, or name a .toml file")
 
 
-def _checked(path: Path) -> Scenario:
-    """The scenario in a file, with a warning for every key that has another name now."""
+def _checked(path: Path, source: Path | None) -> Scenario:
+    """The scenario in a file, with a warning for every key that has another name now, and paths that lead somewhere."""
     value = read_toml(path)
     scenario = validate(value, Scenario, str(path))
     warn_of_renamed(value, Scenario, f"{path}: ")
     chosen = METHODS[scenario.method.name]
     warn_of_renamed(scenario.method.settings, chosen.settings_schema, f"{path}: method.settings.")
     warn_of_renamed(scenario.synthesis.settings, chosen.synthesis_schema, f"{path}: synthesis.settings.")
-    return scenario
+    origin = origin_of(path)
+    data, replaced = scenario.data.located(origin.folder), source or origin.source
+    data = data if replaced is None else data.with_source(replaced)
+    return scenario.model_copy(update={"data": data})

@@ -16,6 +16,7 @@ from dpdd.common.errors import ConfigError, DpddError
 from dpdd.common.files.atomic import write_atomically
 from dpdd.common.progress import Console
 from dpdd.common.synthesis.runner import SynthesisRunner
+from dpdd.server.run.origin import keep_origin
 from dpdd.server.run.roster import Roster
 from dpdd.server.run.scenario import Scenario, load_scenario
 from dpdd.server.transport.coordinator import Coordinator
@@ -47,10 +48,12 @@ def run(
 ) -> dict[str, Any]:
     """What `metrics.json` holds in the end. Running again in the same folder asks only those who have not answered."""
     from dpdd.server.app import run_on
+    from dpdd.server.run.checks import check_before_asking
 
     scenario = load_scenario(str(scenario_file))
     runner = runner or SynthesisRunner()
     deadline = deadline_of(scenario, deadline_minutes)
+    check_before_asking(scenario)
     _keep_scenario(scenario, scenario_file, folder)
     started = time.monotonic()
     queue = RequestQueue(folder / "store")
@@ -129,6 +132,7 @@ def _keep_scenario(scenario: Scenario, path: Path, folder: Path) -> None:
     if kept.exists() and (before := load_scenario(str(kept)).name) != scenario.name:
         raise ConfigError(f"{folder}: this is a run of the scenario {before!r}; choose another --out")
     text = path.read_bytes()
+    keep_origin(path, kept, needed=scenario.data.names_files)
     if not kept.exists() or kept.read_bytes() != text:
         write_atomically(kept, text)
 

@@ -1,4 +1,4 @@
-"""Which columns of a CSV or Parquet file are the label, the image, or the numbers."""
+"""Which columns of a CSV or Parquet file are the label, the image, the group, or the numbers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from dpdd.common.files.untrusted import shown
 
 @dataclass(frozen=True)
 class Columns:
-    """Positions of the columns to read: the label, and either one image or all the numbers."""
+    """Positions of the columns to read: the label, either one image or all the numbers, and the group, if any."""
 
     label: int
     image: int | None
     numbers: tuple[int, ...]
+    group: int | None = None
 
 
 def choose(names: Sequence[str], spec: DataSpec, path: Path) -> Columns:
@@ -27,17 +28,19 @@ def choose(names: Sequence[str], spec: DataSpec, path: Path) -> Columns:
     if twice is not None:
         raise DataError(f"{shown(path)} has the column {quoted(twice)} more than once; give every column its own name")
     label = _find(names, spec.label_column, "label_column", path)
+    group = None if spec.group_column is None else _find(names, spec.group_column, "group_column", path)
     if spec.image_column is not None:
-        return Columns(label, _find(names, spec.image_column, "image_column", path), ())
-    rest = tuple(position for position in range(len(names)) if position != label)
+        return Columns(label, _find(names, spec.image_column, "image_column", path), (), group)
+    rest = tuple(position for position in range(len(names)) if position not in (label, group))
     wanted = math.prod(spec.shape)
     if len(rest) != wanted:
+        beside = [name for name in (spec.label_column, spec.group_column) if name is not None]
         meaning = "features" if spec.is_table else f"pixels ({' x '.join(map(str, spec.shape))})"
         raise DataError(
-            f"{shown(path)} has {len(rest)} columns beside {quoted(spec.label_column)}, "
+            f"{shown(path)} has {len(rest)} columns beside {' and '.join(map(quoted, beside))}, "
             f"but shape declares {wanted} {meaning}"
         )
-    return Columns(label, None, rest)
+    return Columns(label, None, rest, group)
 
 
 def quoted(name: str) -> str:

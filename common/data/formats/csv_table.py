@@ -9,6 +9,7 @@ refuses is the CSV read again, slowly, to find the row and column to name.
 from __future__ import annotations
 
 import csv
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path, PurePath, PureWindowsPath
 
@@ -18,7 +19,7 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
 from dpdd.common.data.features import Features
-from dpdd.common.data.formats import labels, numbers
+from dpdd.common.data.formats import groups, labels, numbers
 from dpdd.common.data.formats.columns import Columns, choose, quoted
 from dpdd.common.data.formats.encoded_images import EncodedImages
 from dpdd.common.data.formats.spec import DataSpec
@@ -54,7 +55,14 @@ def load(spec: DataSpec, base: Path) -> LabelledRecords:
             writer.append(rows.reshape(-1, *spec.shape))
         row += batch.num_rows
     features: Features = writer.finish() if columns.image is None else _images(files, spec, path)
-    return LabelledRecords(features, np.concatenate(positions))
+    return LabelledRecords(features, np.concatenate(positions), _groups(path, names, columns))
+
+
+def _groups(path: Path, names: list[str], columns: Columns) -> npt.NDArray[np.str_] | None:
+    if columns.group is None:
+        return None
+    alone = dataclasses.replace(columns, label=columns.group, numbers=())
+    return groups.named([cell for part in _batches(path, names, alone) for cell in part.column(0).to_pylist()], path)
 
 
 def _header(path: Path) -> list[str]:

@@ -12,8 +12,9 @@ import os
 from pathlib import Path, PurePath
 
 import numpy as np
+import numpy.typing as npt
 
-from dpdd.common.data.formats import labels
+from dpdd.common.data.formats import groups, labels
 from dpdd.common.data.formats.encoded_images import SUFFIXES, EncodedImages
 from dpdd.common.data.formats.spec import DataSpec
 from dpdd.common.data.labelled_records import LabelledRecords
@@ -44,7 +45,15 @@ def load(spec: DataSpec, base: Path) -> LabelledRecords:
         lambda position: str(folder / files[position]),
         spec,
     )
-    return LabelledRecords(images, np.array([position for position, _, _ in labelled_files], dtype=np.int64))
+    positions = np.array([position for position, _, _ in labelled_files], dtype=np.int64)
+    return LabelledRecords(images, positions, _groups(files, folder, spec))
+
+
+def _groups(files: list[str], folder: Path, spec: DataSpec) -> npt.NDArray[np.str_] | None:
+    if spec.group_pattern is None:
+        return None
+    pattern = spec.group_pattern
+    return np.array([groups.of_file_name(PurePath(file).name, pattern, folder / file) for file in files], dtype=np.str_)
 
 
 def _images(folder: Path) -> list[str]:

@@ -57,6 +57,16 @@ def encode(
     return positions
 
 
+def may_be_positions(classes: tuple[str, ...]) -> bool:
+    """Whether positions, written down as labels, are read back as themselves.
+
+    >>> may_be_positions(("cat", "dog")), may_be_positions(("0", "1")), may_be_positions(("1", "0"))
+    (True, True, False)
+    """
+    meanings = _meanings(classes)
+    return all(meanings.get(str(position)) == position for position in range(len(classes)))
+
+
 def of_folder(name: str, classes: tuple[str, ...], path: Path) -> int:
     """Return the class that a sub-folder called `name` stands for."""
     position = _meanings(classes).get(name)

@@ -1,8 +1,8 @@
 """An ``.npz`` archive with one array of images or features and one of labels; pickled content is refused.
 
-Images are N, C, H, W or N, H, W, C, or N, H, W where they are grey; a table is N, d. Labels are N or N, 1. An array
-that ``np.savez`` wrote is read where it lies in the archive, record by record, after one pass that verifies its
-checksum; a compressed one, or one in Fortran order, is unpacked into a temporary file first.
+Images are N, C, H, W or N, H, W, C, or N, H, W where they are grey; a table is N, d. Labels, and groups where there are
+any, are N or N, 1. An array that ``np.savez`` wrote is read where it lies in the archive, record by record, after one
+pass that verifies its checksum; a compressed one, or one in Fortran order, is unpacked into a temporary file first.
 """
 
 from __future__ import annotations
@@ -10,8 +10,11 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from dpdd.common.data import fitting
-from dpdd.common.data.formats import labels
+from dpdd.common.data.formats import groups, labels
 from dpdd.common.data.formats.numbers import Layout, NumericFeatures, arranged_shape
 from dpdd.common.data.formats.spec import DataSpec
 from dpdd.common.data.labelled_records import LabelledRecords
@@ -38,7 +41,20 @@ def load(spec: DataSpec, base: Path) -> LabelledRecords:
     positions = labels.encode(npz.read(path, spec.labels_key).reshape(-1), spec.classes, path, unit="record")
     rows = _rows(path, spec.images_key)
     features = NumericFeatures(rows, layout, spec, lambda position: f"{shown(path)}: record {position + 1}")
-    return LabelledRecords(features, positions)
+    return LabelledRecords(features, positions, _groups(spec, path))
+
+
+def _groups(spec: DataSpec, path: Path) -> npt.NDArray[np.str_] | None:
+    if spec.groups_key is None:
+        return None
+    records, _ = npz.header(path, spec.images_key)
+    shape, dtype = npz.header(path, spec.groups_key)
+    if shape[:1] != records[:1] or shape[1:] not in ((), (1,)) or dtype.kind not in "iuUS":
+        raise DataError(
+            f"{shown(path)}: array {spec.groups_key!r} must hold one group per record of {spec.images_key!r}, as text "
+            f"or integers, but it is {dtype} of shape {shape} beside {records}"
+        )
+    return groups.named(npz.read(path, spec.groups_key).reshape(-1), path, "record")
 
 
 def _rows(path: Path, key: str) -> RowFile:

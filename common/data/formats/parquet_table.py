@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from pyarrow import types
 
 from dpdd.common.data.features import LazyFeatures
-from dpdd.common.data.formats import labels, numbers
+from dpdd.common.data.formats import groups, labels, numbers
 from dpdd.common.data.formats.columns import Columns, choose, quoted
 from dpdd.common.data.formats.encoded_images import EncodedImages
 from dpdd.common.data.formats.spec import DataSpec
@@ -53,17 +53,18 @@ def load(spec: DataSpec, base: Path) -> LabelledRecords:
         # Run-length encoding lets a tiny file claim any number of rows.
         check_growth(path, size, file.metadata.num_rows * math.prod(spec.shape))
         positions = _labels(file, schema.names[columns.label], spec, path)
+        members = _groups_of_records(file, columns, path)
         read = columns.numbers if columns.image is None else (columns.image,)
-        groups = _RowGroups(file, [schema.names[position] for position in read], spec, path)
+        row_groups = _RowGroups(file, [schema.names[position] for position in read], spec, path)
     if columns.image is None:
         dtype = np.uint8 if all(types.is_uint8(schema.field(at).type) for at in read) else np.float64
-        return LabelledRecords(_Numbers(len(positions), groups, dtype, spec, path), positions)
+        return LabelledRecords(_Numbers(len(positions), row_groups, dtype, spec, path), positions, members)
 
     def fetch(chosen: npt.NDArray[np.int64]) -> list[bytes]:
-        return _images(groups, chosen, str(spec.image_column), path)
+        return _images(row_groups, chosen, str(spec.image_column), path)
 
     images = EncodedImages(len(positions), fetch, lambda position: f"{path}: row {position + 1}", spec)
-    return LabelledRecords(images, positions)
+    return LabelledRecords(images, positions, members)
 
 
 class _RowGroups:
@@ -173,6 +174,18 @@ def _labels(file: pq.ParquetFile, name: str, spec: DataSpec, path: Path) -> npt.
     if row != file.metadata.num_rows:
         raise DataError(f"{shown(path)} announces {file.metadata.num_rows} rows but has {row}; it is damaged")
     return np.concatenate(positions)
+
+
+def _groups_of_records(file: pq.ParquetFile, columns: Columns, path: Path) -> npt.NDArray[np.str_] | None:
+    if columns.group is None:
+        return None
+    field = file.schema_arrow.field(columns.group)
+    kind = field.type.value_type if types.is_dictionary(field.type) else field.type
+    if not (types.is_integer(kind) or _is_text(kind)):
+        raise DataError(
+            f"{shown(path)}: group column {quoted(field.name)} must be text or integers, not {_named(kind)}"
+        )
+    return groups.named(file.read(columns=[field.name]).column(field.name).to_pylist(), path)
 
 
 def _check_types(schema: pa.Schema, columns: Columns, path: Path) -> None:

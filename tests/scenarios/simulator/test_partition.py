@@ -6,11 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dpdd.common.config import validate
 from dpdd.common.errors import ConfigError
 from dpdd.scenarios.simulator.partition import FEWEST_RECORDS, partition
-from dpdd.server.run.scenario import DataSection, PrivacySection
+from dpdd.server.run.data_section import DataSection
+from dpdd.server.run.scenario import PrivacySection
 
 LABELS = np.random.Generator(np.random.PCG64(0)).integers(0, 10, 2000)
 
@@ -111,3 +114,35 @@ def test_every_silo_may_have_an_epsilon_of_its_own() -> None:
     for wrong in (-1.0, 0.0, 1000.0):
         with pytest.raises(ConfigError, match="epsilon"):
             validate({"epsilons": {"north": wrong}}, PrivacySection, "privacy")
+
+
+def by_group(silos: int) -> DataSection:
+    source = {"path": "x.npz", "groups_key": "patients"}
+    values = {"classes": ("a", "b"), "shape": (1, 8, 8), "source": source, "partition": "group", "silos": silos}
+    return DataSection.model_validate(values)
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=200), st.integers(1, 6), st.integers(0, 2**32))
+def test_a_group_stays_in_one_silo_and_silos_are_nearly_equal(owners: list[int], silos: int, seed: int) -> None:
+    groups = np.array([f"patient {owner}" for owner in owners])
+    labels = np.zeros(len(groups), np.int64)
+    distinct = len(set(owners))
+    if distinct < silos:
+        with pytest.raises(ConfigError, match=f"data.silos is {silos}, but there are {distinct} groups"):
+            partition(labels, by_group(silos), seed, groups)
+        return
+    shares = partition(labels, by_group(silos), seed, groups)
+    np.testing.assert_array_equal(np.sort(np.concatenate(shares)), np.arange(len(groups)))
+    assert sum(len(set(groups[share])) for share in shares) == distinct, "no group is in two silos"
+    sizes = [len(share) for share in shares]
+    assert max(sizes) - min(sizes) <= np.unique(groups, return_counts=True)[1].max()
+    again = partition(labels, by_group(silos), seed, groups)
+    assert all(np.array_equal(a, b) for a, b in zip(shares, again, strict=True))
+
+
+def test_another_seed_deals_groups_out_anew() -> None:
+    groups, labels = np.arange(200) // 4, np.zeros(200, np.int64)
+    one, two = (partition(labels, by_group(4), seed, groups) for seed in (1, 2))
+    assert not all(np.array_equal(a, b) for a, b in zip(one, two, strict=True))
+    with pytest.raises(ConfigError, match="names groups"):
+        partition(labels, by_group(4), 1)
