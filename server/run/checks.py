@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 
+from dpdd.common.config import one_line
 from dpdd.common.data.labelled_images import LabelledImages
 from dpdd.common.errors import ConfigError, WireError
 from dpdd.common.methods.base import DataKind, RunDescription
@@ -75,8 +76,8 @@ def _check_backbone(name: str, run: RunDescription) -> None:
     try:
         with torch.no_grad():
             network.features(torch.zeros(1, *shape))
-    except ConfigError as error:
-        raise ConfigError(f"backbone {name} does not fit data.shape: {error}") from None
+    except (ConfigError, RuntimeError) as error:  # torch has its own words for images that are too small
+        raise ConfigError(f"backbone {name} does not fit data.shape: {one_line(error)}") from None
 
 
 def _check_test(scenario: Scenario, test: LabelledImages, tasks: list[tuple[str, ...]]) -> None:

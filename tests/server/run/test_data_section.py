@@ -217,3 +217,12 @@ def test_silos_and_test_share_are_disjoint_and_complete(tmp_path: Path) -> None:
     one = LabelledRecords(written.features, written.labels, np.zeros(60, int))
     with pytest.raises(ConfigError, match=r"data\.test_share: a source of 1 group\(s\)"):
         set_aside(one, 0.2, 0)
+
+
+def test_the_scenarios_in_the_documentation_are_valid(tmp_path: Path) -> None:
+    page = Path(__file__).resolve().parents[3] / "docs" / "coordinator.md"
+    blocks = [block.partition("```")[0] for block in page.read_text().split("```toml\n")[1:]]
+    assert len(blocks) >= 2
+    for number, block in enumerate(blocks):
+        (tmp_path / f"{number}.toml").write_text(block)
+        load_scenario(str(tmp_path / f"{number}.toml"))
