@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dpdd.client.commands.options import open_silo
 from dpdd.common.cli import print_json, table
 from dpdd.common.errors import ConfigError, WireError
+
+if TYPE_CHECKING:
+    from dpdd.client.config import SiloSettings
+    from dpdd.client.ledger.ledger import BudgetStatus
+    from dpdd.client.records import Description
+
+LEAST_SHARE = 0.1
+"""Of the declared range: where values fill less of it, that range is probably wrong."""
 
 TEMPLATE = """\
 # A silo: what data it has, what it will ever spend on it, and what it lets others ask.
@@ -21,6 +30,21 @@ path = "images"
 # The class list and the shape of one record (channels, height, width) are public: every silo of a run has the same.
 classes = ["benign", "malignant"]
 shape = [1, 28, 28]
+# Images of another size: "exact" refuses them, "resize" stretches them, "crop" scales them and cuts the centre out,
+# "pad" scales them and fills up with zeros. The same rule in every silo of a run.
+# fit = "resize"
+# The pixel values that stand for black and white: [0, 65535] for 16-bit images, [0, 1] for floats, a window such as
+# [-1000, 400] for DICOM. 8-bit images need none.
+# value_range = [0, 255]
+# idx: the file of labels beside path.
+# labels = "labels-idx1-ubyte"
+# npz: the arrays of images and of labels.
+# images_key = "images"
+# labels_key = "labels"
+# csv and parquet: the column of labels; and the column of image files (csv) or of encoded images (parquet). Without
+# image_column, every column but the label is a pixel.
+# label_column = "label"
+# image_column = "image"
 
 [budget]
 # Over all runs and coordinators, for ever. Neighbours: {neighbours}.
@@ -65,19 +89,59 @@ def init(options: argparse.Namespace) -> None:
 
 
 def preflight(options: argparse.Namespace) -> None:
-    """Read the data, compare it with `silo.toml`, and show what was noticed."""
-    from dpdd.client.records import describe, load
+    """Read the data, compare it with `silo.toml`, and show what was noticed; ConfigError where no method can use it."""
+    from dpdd.client.applicability import obstacles
+    from dpdd.client.records import describe, examples, load
+    from dpdd.common.progress import Console
 
     silo = open_silo(options)
-    findings: list[str] = []
     ledger = silo.ledger()
     try:
         ledger.check_budget()
         status = ledger.status()
     finally:
         ledger.close()
-    description = describe(load(silo.settings.data, silo.folder), silo.settings.data)
-    policy = silo.settings.policy
+    console = Console(quiet=options.json)
+    records = load(silo.settings.data, silo.folder)
+    description, few = describe(records, silo.settings.data, console), examples(records)
+    methods = obstacles(silo, console)
+    console.finish()
+    ready = any(why is None for why in methods.values())
+    findings = _findings(silo.settings, description)
+    if status.remaining <= 0.0:
+        findings.append("the budget is used up: every new request will be refused")
+    if options.json:
+        print_json(
+            {
+                "silo": silo.settings.name,
+                "ready": ready,
+                "records": description.count,
+                "per_class": description.per_class,
+                "shape": list(description.shape),
+                "minimum": description.minimum,
+                "maximum": description.maximum,
+                "non_finite": description.non_finite,
+                "examples": few,
+                "methods": methods,
+                "epsilon_remaining": status.remaining,
+                "findings": findings,
+            }
+        )
+    else:
+        _show(silo.settings, description, few, methods, status)
+        for finding in findings:
+            print(f"note: {finding}")
+        print(("ready, with the notes above" if findings else "ready") if ready else "not ready")
+    if not ready:
+        raise ConfigError(
+            f"{options.silo / 'silo.toml'}: not ready, as none of the methods that the policy allows can use records "
+            f"of shape {silo.settings.data.shape}"
+        )
+
+
+def _findings(settings: SiloSettings, description: Description) -> list[str]:
+    """What an operator should look at, though releases could be made."""
+    findings = []
     if description.count == 0:
         findings.append("the data holds no record: a release would be noise only")
     empty = [name for name, count in description.per_class.items() if count == 0]
@@ -85,44 +149,52 @@ def preflight(options: argparse.Namespace) -> None:
         findings.append(f"no record of class {', '.join(empty)}: that part of a release would be noise only")
     if description.non_finite:
         findings.append(f"{description.non_finite} records have NaN or infinite values and will contribute nothing")
-    if silo.settings.public_counts and silo.settings.public_counts != tuple(description.per_class.values()):
+    if not settings.data.is_table and description.minimum is not None and description.maximum is not None:
+        share = description.maximum - description.minimum
+        if share < LEAST_SHARE:
+            low, high = settings.data.value_range
+            findings.append(
+                f"the values fill {share:.1%} of the declared range ({low:g}, {high:g}): releases would see hardly any "
+                "difference between records; declare as value_range what the pixels really have"
+            )
+    if settings.public_counts and settings.public_counts != tuple(description.per_class.values()):
         findings.append("policy.public_counts declares other counts than the data has")
-    if policy.epsilon_per_request > silo.settings.budget.epsilon:
+    if settings.policy.epsilon_per_request > settings.budget.epsilon:
         findings.append("policy.epsilon_per_request is larger than the whole budget")
-    if not policy.methods:
+    if not settings.policy.methods:
         findings.append("policy.methods is empty: every request will be refused")
-    if status.remaining <= 0.0:
-        findings.append("the budget is used up: every new request will be refused")
-    if silo.settings.simulation is not None:
+    if settings.simulation is not None:
         findings.append("[simulation] is set: releases of this silo protect nobody")
-    if options.json:
-        print_json(
-            {
-                "silo": silo.settings.name,
-                "records": description.count,
-                "per_class": description.per_class,
-                "shape": list(description.shape),
-                "minimum": description.minimum,
-                "maximum": description.maximum,
-                "non_finite": description.non_finite,
-                "epsilon_remaining": status.remaining,
-                "findings": findings,
-            }
-        )
-        return
+    return findings
+
+
+def _show(
+    settings: SiloSettings,
+    description: Description,
+    few: list[str],
+    methods: dict[str, str | None],
+    status: BudgetStatus,
+) -> None:
+    """What `preflight` saw, for the operator."""
     print(
-        f"silo {silo.settings.name}: {description.count} records of shape {tuple(description.shape)}, values in "
+        f"silo {settings.name}: {description.count} records of shape {tuple(description.shape)}, values in "
         f"[{description.minimum}, {description.maximum}]"
     )
     print(table(["class", "records"], [[name, str(count)] for name, count in description.per_class.items()]))
-    declared = silo.settings.public_counts
+    declared = settings.public_counts
     print(
         f"(these counts are {'declared public' if declared else 'private: they are shown here only, and never sent'})"
     )
+    if few:
+        print("some records as they come, and what is done with them:")
+        for line in few:
+            print(f"  {line}")
     print(
         f"budget: ε = {status.remaining:.4g} of {status.budget.epsilon:g} left at δ = {status.budget.delta:g}; "
-        f"approval: {policy.approval}; methods: {', '.join(policy.methods) or 'none'}"
+        f"approval: {settings.policy.approval}"
     )
-    for finding in findings:
-        print(f"note: {finding}")
-    print("ready" if not findings else "ready, with the notes above")
+    usable = [name for name, why in methods.items() if why is None]
+    print(f"methods: {', '.join(usable) or 'none'}")
+    for name, why in methods.items():
+        if why is not None:
+            print(f"  not {name}: {why}")

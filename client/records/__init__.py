@@ -17,12 +17,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dpdd.client.records.description import Description, describe
+from dpdd.client.records.description import Description, describe, examples
 from dpdd.client.records.records import Records
 from dpdd.common.data import formats
 from dpdd.common.data.formats import DataSpec
 
-__all__ = ["DataSpec", "Description", "Records", "describe", "load"]
+__all__ = ["DataSpec", "Description", "Records", "describe", "examples", "load"]
 
 
 def load(spec: DataSpec, base: Path) -> Records:

@@ -78,9 +78,11 @@ def describe(original: tuple[int, ...], shape: tuple[int, ...], fit: Fit) -> str
         if fit == "crop":
             scale = inner[0] / (box[3] - box[1])
             whole = tuple(round(side * scale) for side in original[1:])
-            steps += [f"scaled to {_size(whole)}", f"centre {_size(shape[1:])} cut out"]
+            steps.append(f"scaled to {_size(whole)}")
+            steps += [f"centre {_size(shape[1:])} cut out"] if whole != shape[1:] else []
         elif fit == "pad":
-            steps += [f"scaled to {_size(inner)}", f"filled up with zeros to {_size(shape[1:])}"]
+            steps.append(f"scaled to {_size(inner)}")
+            steps += [f"filled up with zeros to {_size(shape[1:])}"] if inner != shape[1:] else []
         else:
             steps.append(f"resized to {_size(shape[1:])}")
     return ", ".join(steps) or "as it is"

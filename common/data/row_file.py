@@ -142,7 +142,7 @@ def by_rows(numbers: RowFile, shape: tuple[int, ...]) -> RowFile:
     """The rows of an array of this shape, out of its numbers in Fortran order: those of the first axis come fastest."""
     count, row_shape = shape[0], shape[1:]
     width = math.prod(row_shape)
-    writer = RowWriter(row_shape, numbers.dtype)
+    writer = RowWriter(row_shape, numbers.dtype.newbyteorder("="))  # which is what stacking makes of them
     step = max(1, _BLOCK // max(1, width * numbers.dtype.itemsize))
     for start in range(0, count if width else 0, step):
         stop = min(count, start + step)

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
+import threading
+import weakref
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from dpdd.client.mechanisms.base import mechanism
 from dpdd.client.records import Records, describe, load
+from dpdd.client.records.records import BLOCK
+from dpdd.common.data.features import LazyFeatures
 from dpdd.common.errors import DataError
-from tests.common.data.formats.samples import sample, spec, table_files
+from dpdd.common.methods.registry import method
+from dpdd.common.privacy.entropy import SeededEntropy
+from dpdd.common.progress import silent
+from dpdd.common.wire.request import ReleaseRequest
+from tests.common.data.formats.samples import CLASSES, sample, spec, table_files, write_all
 
 
 def private() -> Records:
@@ -82,3 +92,103 @@ def test_describe(tmp_path: Path) -> None:
     assert (images.minimum, images.maximum) == (1, 1)
     empty = describe(Records(np.full((1, 1), np.nan, dtype=np.float32), np.array([1])), spec("npz", "x", (1,)))
     assert (empty.minimum, empty.maximum, empty.non_finite) == (None, None, 1)
+
+
+# Records on disk
+
+
+def contributions(records: Records) -> bytes:
+    """The clean sums of DP-MERF over these records, as they would be noised; possible in simulations only."""
+    request = ReleaseRequest("test", "dp-merf", {"features": 20}, math.inf, 1e-5, CLASSES, records.shape, public_seed=1)
+    chosen = method("dp-merf")
+    settings = chosen.settings(request.settings)
+    plan = mechanism(chosen).plan(request, settings)
+    released = mechanism(chosen).run(records, request, settings, plan, SeededEntropy(1), silent)
+    return b"".join(released.arrays[name].tobytes() for name in sorted(released.arrays))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_sums_are_the_same_to_the_last_bit_from_every_format_in_any_order(tmp_path: Path, channels: int) -> None:
+    images, labels = sample(channels, count=150, height=6, width=7)
+    expected = contributions(Records(images, labels))
+    orders = [np.arange(150)[::-1], np.random.default_rng(3).permutation(150)]
+    for name, declared in write_all(tmp_path, images, labels).items():
+        records = load(declared, tmp_path)
+        assert not isinstance(records.features, np.ndarray) and records.shape == (channels, 6, 7)
+        assert contributions(records) == expected, name
+        for order in orders[: 2 if channels == 1 else 1]:
+            assert contributions(records.take(order)) == expected, name
+
+
+@pytest.mark.parametrize("fit", ["resize", "crop", "pad"])
+def test_a_record_on_disk_adds_the_same_whoever_is_beside_it(tmp_path: Path, fit: str) -> None:
+    """Sums without a record, and its own alone, add up to the sums of all: in integers, so exactly."""
+    images, labels = sample(3, count=70, height=9, width=7)
+    declared = write_all(tmp_path, images, labels)["folder of png"].model_copy(update={"fit": fit, "shape": (3, 5, 5)})
+    records = load(declared, tmp_path)
+
+    def sums(chosen: np.ndarray) -> np.ndarray:
+        return np.frombuffer(contributions(records.take(chosen)), dtype=np.int64)
+
+    everyone = np.arange(70)
+    for left_out in (0, 33, 69):
+        assert np.array_equal(sums(everyone), sums(np.delete(everyone, left_out)) + sums(np.array([left_out])))
+
+
+def test_batches_of_records_on_disk_are_those_of_records_in_memory(tmp_path: Path) -> None:
+    images, labels = sample(1, count=150)
+    inside = Records(images, labels)
+    for name, declared in write_all(tmp_path, images, labels).items():
+        records = load(declared, tmp_path)
+        for size in (1, 7, 64, 200):
+            pairs = zip(records.batches(size), inside.batches(size), strict=True)
+            for (batch, batch_labels), (wanted, wanted_labels) in pairs:
+                assert batch.dtype == np.float32 and np.array_equal(batch, wanted), name
+                assert batch.flags.writeable and np.array_equal(batch_labels, wanted_labels)
+        assert np.array_equal(records.read(np.array([149, 3])), inside.read(np.array([149, 3])))
+        assert repr(records) == "Records(private)" == repr(records.take([1, 2]))
+        with pytest.raises(TypeError, match="private records"):
+            pickle.dumps(records)
+
+
+class Counted(LazyFeatures):
+    """Features that know how many of their records are held by anybody, and how many were asked for at once."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__((count, 1, 2, 2), np.uint8)
+        self.alive, self.most, self.lock = 0, 0, threading.Lock()
+
+    def rows(self, positions: np.ndarray) -> np.ndarray:
+        block = np.zeros((len(positions), 1, 2, 2), np.uint8)
+        with self.lock:
+            self.alive += len(block)
+            self.most = max(self.most, self.alive)
+        weakref.finalize(block, self.gone, len(block))
+        return block
+
+    def gone(self, count: int) -> None:
+        with self.lock:
+            self.alive -= count
+
+
+@pytest.mark.parametrize("size", [1, 10, 64, 100])
+def test_few_records_are_in_memory_however_many_there_are(size: int) -> None:
+    most = []
+    for count in (2000, 20_000):
+        features = Counted(count)
+        records = Records(features, np.zeros(count, np.int64))
+        assert sum(len(labels) for _, labels in records.batches(size)) == count
+        most.append(features.most)
+    block = size * -(-BLOCK // size)
+    assert max(most) <= 4 * block, "the block that is worked on, the next, and two that are read ahead"
+
+
+def test_a_damaged_record_stops_the_pass_with_its_name(tmp_path: Path) -> None:
+    images, labels = sample(1, count=150)
+    declared = write_all(tmp_path, images, labels)["folder of png"]
+    (tmp_path / "png" / "dog" / "0130.png").write_bytes(b"no image")
+    seen = 0
+    with pytest.raises(DataError, match=r"0130\.png"):
+        for batch, _ in load(declared, tmp_path).batches(10):
+            seen += len(batch)
+    assert seen == 70 and not [each for each in threading.enumerate() if each.name.startswith("dpdd-")]
