@@ -83,7 +83,8 @@ def together(releases: Sequence[Release]) -> dict[str, Any]:
             return {"epsilon": None, "delta": delta, "accountant": "none"}
         found = guarantee(event, left)
         if found.epsilon <= assumed:  # so that no less was taken off δ than this ε needs
-            return {"epsilon": found.epsilon, "delta": delta, "accountant": found.accountant}
+            rounded_up = math.ceil(found.epsilon * 1e4) / 1e4  # so that what is printed is a bound, too
+            return {"epsilon": rounded_up, "delta": delta, "accountant": found.accountant}
         assumed = found.epsilon + 1.0
 
 

@@ -117,7 +117,7 @@ def _cost(about: Mapping[str, Any]) -> str:
     if any(row["epsilon"] is None for row in together):
         return spent
     dearest = max(together, key=lambda row: float(row["epsilon"]))
-    return f"{spent}; with the release before, ε = {dearest['epsilon']:.4g} at δ = {dearest['delta']:g}"
+    return f"{spent}; with the release before, ε = {dearest['epsilon']:g} at δ = {dearest['delta']:g}"
 
 
 def _title(name: str, score: Mapping[str, Any]) -> str:
