@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from dpdd.common.config import Settings, load_toml
 from dpdd.common.data.formats import DataSpec
 from dpdd.common.errors import ConfigError, WireError
-from dpdd.common.methods.registry import METHODS
+from dpdd.common.methods.registry import QUERIES
 from dpdd.common.privacy.accounting import LARGEST_EPSILON
 from dpdd.common.privacy.filters import Budget, Composition
 from dpdd.common.wire.parsing import check_name
@@ -18,7 +18,7 @@ from dpdd.common.wire.request import Kind
 
 Epsilon = Annotated[float, Field(gt=0.0, le=LARGEST_EPSILON, allow_inf_nan=False)]
 Delta = Annotated[float, Field(gt=0.0, le=0.01, allow_inf_nan=False)]
-KindName = Literal["statistics", "distilled-set", "gradient-round"]
+KindName = Literal["statistics", "distilled-set", "gradient-round", "evaluation"]
 
 
 class BudgetSettings(Settings):
@@ -34,14 +34,19 @@ class BudgetSettings(Settings):
 
 
 class PolicySettings(Settings):
-    """What may be asked."""
+    """What may be asked. `methods` names each query that is allowed, "evaluation" too; `kinds` may narrow that down."""
 
     methods: tuple[str, ...]
     epsilon_per_request: Epsilon
     delta_per_request: Delta = 1e-5
     approval: Literal["ask", "auto"] = "ask"
     public_counts: dict[str, Annotated[int, Field(ge=0, lt=2**40)]] | None = None
-    kinds: Annotated[tuple[KindName, ...], Field(min_length=1)] = ("statistics", "distilled-set", "gradient-round")
+    kinds: Annotated[tuple[KindName, ...], Field(min_length=1)] = (
+        "statistics",
+        "distilled-set",
+        "gradient-round",
+        "evaluation",
+    )
 
     def allows(self, kind: Kind) -> bool:
         """Whether releases of this kind may be asked for."""
@@ -50,10 +55,16 @@ class PolicySettings(Settings):
     @field_validator("methods")
     @classmethod
     def _known(cls, methods: tuple[str, ...]) -> tuple[str, ...]:
-        unknown = [name for name in methods if name not in METHODS]
+        unknown = [name for name in methods if name not in QUERIES]
         if unknown:
-            raise ValueError(f"there is no method {unknown[0]!r}; known are {', '.join(sorted(METHODS))}")
+            raise ValueError(f"there is no method {unknown[0]!r}; known are {', '.join(sorted(QUERIES))}")
         return methods
+
+
+class HoldoutSettings(Settings):
+    """Records that evaluation reads and no other release: this share of them, chosen one by one (`client.holdout`)."""
+
+    holdout: Annotated[float, Field(ge=0.0, lt=1.0, allow_inf_nan=False)] = 0.0
 
 
 class SimulationSettings(Settings):
@@ -78,6 +89,7 @@ class SiloSettings(Settings):
     data: DataSpec
     budget: BudgetSettings
     policy: PolicySettings
+    evaluation: HoldoutSettings = HoldoutSettings()
     simulation: SimulationSettings | None = None
     coordinator: CoordinatorSettings | None = None
 
@@ -86,6 +98,8 @@ class SiloSettings(Settings):
         counts = self.policy.public_counts
         if counts is not None and set(counts) != set(self.data.classes):
             raise ValueError("policy.public_counts declares a count for every class in data.classes, and no other")
+        if counts is not None and self.evaluation.holdout:
+            raise ValueError("policy.public_counts counts all records, and evaluation.holdout keeps some of them back")
         return self
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dpdd.client.config import SiloSettings
 from dpdd.common.methods.base import DataKind
-from dpdd.common.methods.registry import METHODS
+from dpdd.common.methods.registry import QUERIES
 from dpdd.common.wire.answer import Reason
 from dpdd.common.wire.request import ReleaseRequest
 
@@ -20,7 +20,7 @@ class Refused(Exception):
 def check(request: ReleaseRequest, settings: SiloSettings) -> None:
     """Refused unless the policy allows `request`."""
     policy = settings.policy
-    method = METHODS.get(request.method)
+    method = QUERIES.get(request.method)
     if method is None:
         raise Refused(Reason.UNKNOWN_METHOD, f"this silo's software has no method {request.method}")
     if DataKind.of_shape(request.shape) not in method.data_kinds:

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dpdd.client import local_synthesis, policy, stages
+from dpdd.client import holdout, local_synthesis, policy, stages
 from dpdd.client.config import SiloSettings, load_settings
 from dpdd.client.durable import exclusive, write_new
 from dpdd.client.keys import create_key, load_key, public_bytes
@@ -29,11 +29,12 @@ from dpdd.client.ledger.ledger import Ledger, NotCovered, OverBudget
 from dpdd.client.mechanisms.base import Plan, mechanism
 from dpdd.client.outbox import Outbox
 from dpdd.client.policy import Refused
+from dpdd.client.records import Records
 from dpdd.client.records import load as load_records
 from dpdd.common.cli import software
 from dpdd.common.config import Settings, one_line
 from dpdd.common.errors import ConfigError, IntegrityError, LedgerError, WireError
-from dpdd.common.methods.registry import method
+from dpdd.common.methods.registry import method, query
 from dpdd.common.privacy.entropy import Entropy, SeededEntropy, SystemEntropy
 from dpdd.common.progress import Progress, silent
 from dpdd.common.synthesis.distilled_set import method_values
@@ -42,6 +43,7 @@ from dpdd.common.wire.release import open_signed, release_of, sign
 from dpdd.common.wire.request import Kind, ReleaseRequest, decode_request
 
 LOCK_TIMEOUT = 600.0
+HOLDOUT_KEY = "holdout.key"
 MOST_WAITING = 100
 MOST_WAITING_BYTES = 1 << 28
 
@@ -66,6 +68,10 @@ class Silo:
             state.chmod(0o700)
             if not (state / "key.pem").exists():
                 create_key(state / "key.pem")
+            if not (state / HOLDOUT_KEY).exists():
+                noise_seed = None if settings.simulation is None else settings.simulation.noise_seed
+                seed = None if noise_seed is None else f"{noise_seed} {settings.name}"
+                holdout.create_key(state / HOLDOUT_KEY, seed)
         except OSError as error:
             raise ConfigError(f"{state}: cannot be made ({error.strerror})") from None
         if not (state / "ledger.sqlite").exists():
@@ -91,14 +97,14 @@ class Silo:
     def plan(self, request: ReleaseRequest) -> tuple[Settings, Plan]:
         """What answering `request` would cost; Refused when the policy or the method's schema says no."""
         policy.check(request, self.settings)
-        chosen = method(request.method)
+        chosen = query(request.method)
         try:
             chosen.check_budget(request.epsilon)
             settings = chosen.settings(method_values(request))
-            stages.check(request, chosen.stages(settings))
+            stages.check(request, chosen.stages(settings), first_input=chosen.first_stage_input)
             plan = mechanism(chosen).plan(request, settings)
             if request.kind is Kind.DISTILLED_SET:
-                local_synthesis.check(request, chosen)
+                local_synthesis.check(request, method(request.method))
                 plan = local_synthesis.planned(plan, request, chosen.stages(settings))
             return settings, plan
         except (ConfigError, ValueError) as error:
@@ -200,6 +206,7 @@ class Silo:
         """Make, keep and commit the release; under the silo's lock."""
         self.outbox.clean()
         ledger.check_budget()
+        self.check_holdout(ledger)
         known = self._replay(ledger, request.id)
         if known is not None:
             return known
@@ -219,15 +226,16 @@ class Silo:
         self, ledger: Ledger, request: ReleaseRequest, settings: Settings, plan: Plan, progress: Progress
     ) -> bytes:
         progress("reserving", 0, 1)
-        chosen, distilled = method(request.method), request.kind is Kind.DISTILLED_SET
+        chosen, distilled = query(request.method), request.kind is Kind.DISTILLED_SET
         paid = self._reserve(ledger, request, plan, 1 if distilled else chosen.stages(settings))
         progress("reading", 0, 1)
-        records = load_records(self.settings.data, self.folder)
+        records = self._readable(load_records(self.settings.data, self.folder), request, progress)
         entropy = self._entropy(request)
         if distilled:
-            answered = local_synthesis.run_stages(records, request, chosen, settings, entropy, progress)
+            made_by = method(request.method)
+            answered = local_synthesis.run_stages(records, request, made_by, settings, entropy, progress)
             del records
-            privatised = local_synthesis.synthesise_locally(answered, request, chosen, settings, progress)
+            privatised = local_synthesis.synthesise_locally(answered, request, made_by, settings, progress)
         else:
             privatised = mechanism(chosen).run(records, request, settings, plan, entropy, progress)
             del records
@@ -241,6 +249,7 @@ class Silo:
             ledger_entry=paid.hash,
             software=software(),
             public_counts=self.settings.public_counts,
+            held_out=request.kind is Kind.EVALUATION and self.settings.evaluation.holdout > 0.0,
         )
         progress("writing", 0, 1)
         return self.outbox.put(request.id, sign(release, self._key))
@@ -255,10 +264,30 @@ class Silo:
             request.method,
             spending,
             plan.guarantee,
-            {"run": request.run, "coordinates": plan.coordinates},
+            {"run": request.run, "coordinates": plan.coordinates, **self._holdout()},
             stages=of,
             unprotected_allowed=self.settings.simulation is not None and self.settings.simulation.allow_no_noise,
         )
+
+    def _readable(self, records: Records, request: ReleaseRequest, progress: Progress) -> Records:
+        """The records that may be read for `request`: an evaluation reads the holdout, everything else the rest."""
+        share = self.settings.evaluation.holdout
+        if not share:
+            return records
+        key = holdout.load_key(self._state / HOLDOUT_KEY)
+        evaluation = request.kind is Kind.EVALUATION
+        return holdout.readable(records, share, key, evaluation=evaluation, progress=progress)
+
+    def check_holdout(self, ledger: Ledger) -> None:
+        """LedgerError when earlier releases were made with another holdout: records would change sides."""
+        ledger.check_holdout(self._holdout())
+
+    def _holdout(self) -> dict[str, str]:
+        """What the ledger keeps of the holdout; nothing where there is none."""
+        share = self.settings.evaluation.holdout
+        if not share:
+            return {}
+        return {"holdout": holdout.declaration(share, holdout.load_key(self._state / HOLDOUT_KEY))}
 
     def _entropy(self, request: ReleaseRequest) -> Entropy:
         simulation = self.settings.simulation

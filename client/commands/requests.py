@@ -15,7 +15,7 @@ def plan(options: argparse.Namespace) -> None:
     from dpdd.client.ledger.ledger import NotCovered
     from dpdd.client.policy import Refused
     from dpdd.client.stages import reserved
-    from dpdd.common.methods.registry import method
+    from dpdd.common.methods.registry import query
     from dpdd.common.privacy.events import describe
     from dpdd.common.wire.request import Kind, decode_request
 
@@ -26,7 +26,7 @@ def plan(options: argparse.Namespace) -> None:
     except Refused as error:
         raise PolicyError(f"this silo would refuse ({error.reason.words}): {error}") from None
     distilled = request.kind is Kind.DISTILLED_SET
-    whole, stages = reserved(plan), 1 if distilled else method(request.method).stages(settings)
+    whole, stages = reserved(plan), 1 if distilled else query(request.method).stages(settings)
     ledger = silo.ledger()
     try:
         if request.stage > 0:

@@ -56,6 +56,11 @@ methods = [{methods}]
 epsilon_per_request = 1.0
 # "ask": every request waits for `dpdd-client approve ID`; "auto": what the policy allows is answered at once.
 approval = "ask"
+
+# [evaluation]
+# A share of the records that no other release reads, so that models can be evaluated on them (which policy.methods must
+# allow as "evaluation", and which costs budget). Choose it before the first release: it cannot change afterwards.
+# holdout = 0.2
 """
 
 
@@ -98,6 +103,7 @@ def preflight(options: argparse.Namespace) -> None:
     ledger = silo.ledger()
     try:
         ledger.check_budget()
+        silo.check_holdout(ledger)
         status = ledger.status()
     finally:
         ledger.close()

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -279,6 +279,18 @@ class Ledger:
                 f"{self._budget.composition}), the ledger one of ({recorded.epsilon:g}, {recorded.delta:g}, "
                 f"{recorded.composition}); `dpdd-client budget --accept-change` records the new one"
             )
+
+    def check_holdout(self, details: Mapping[str, str]) -> None:
+        """LedgerError unless all reservations were made with the holdout in `details` (which may have none)."""
+        declared = details.get("holdout")
+        for entry in self.entries():
+            if entry.kind == "reserve" and (before := entry.body.get("holdout")) != declared:
+                now, then = (text.split()[0] if text else "none" for text in (declared, before))
+                why = "with another key" if now == then else f"with a holdout of {then}, and silo.toml says {now}"
+                raise LedgerError(
+                    f"earlier releases of this silo were made {why}: records would change sides, so put "
+                    "evaluation.holdout (or state/holdout.key) back as it was"
+                )
 
     def _append(self, entries: list[Entry], kind: EntryKind, request_id: str, body: dict[str, Any]) -> Entry:
         entry = hash_chain.next_entry(entries[-1], _stamp(self._clock()), kind, request_id, body, self._key)

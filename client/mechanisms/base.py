@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from dpdd.client.records.records import Records
 from dpdd.common.config import Settings
 from dpdd.common.methods.base import check_overrides, schemas_of
-from dpdd.common.methods.registry import AnyMethod
+from dpdd.common.methods.registry import AnyQuery
 from dpdd.common.privacy.accounting import EXACT, Guarantee, calibrate
 from dpdd.common.privacy.clipping import ClippedSum, Layout
 from dpdd.common.privacy.entropy import Entropy
@@ -83,8 +83,8 @@ class Mechanism(ABC, Generic[S]):
         """The answer: records are read once, noise is drawn once, and the event is the plan's."""
 
 
-def mechanism(method: AnyMethod) -> Mechanism[Any]:
-    """The private half of `method`; TypeError where the two halves do not fit."""
+def mechanism(method: AnyQuery) -> Mechanism[Any]:
+    """The private half of a method, or of another query; TypeError where the two halves do not fit."""
     module = import_module(f"{__package__}.{method.family}")
     half = vars(module).get("MECHANISM")
     if not isinstance(half, Mechanism):

@@ -1,5 +1,8 @@
 """The contract that every method keeps: its public half is a `Method`, its private half a `dpdd.client` mechanism.
 
+Everything that a silo may be asked for is a `Query`: what it takes, what it releases, in which stages. A `Method` is
+the kind of query whose releases become a dataset; evaluation at the silos is a query that is no method.
+
 A method states in one place what it takes, what it releases, in which stages, and how statistics become a dataset.
 It is a class with one instance per name (a family's members differ in their `preset` settings), written as
 
@@ -117,7 +120,8 @@ class RunDescription:
 
 def check_overrides(cls: type, contract: type) -> None:
     """TypeError unless all public members of `cls` are members of `contract`, functions with the same parameters."""
-    known = {name for name in dir(contract) if not name.startswith("_")} | set(contract.__annotations__)
+    known = {name for name in dir(contract) if not name.startswith("_")}
+    known |= {name for base in contract.__mro__ for name in vars(base).get("__annotations__", ())}
     for name, member in vars(cls).items():
         if name.startswith("_"):
             continue
@@ -156,8 +160,8 @@ def schemas_of(cls: type, contract: type) -> tuple[type[Settings], ...]:
 
 
 @dataclass(frozen=True)
-class Method(ABC, Generic[S, T]):
-    """A method's public half. Only the members below may be overridden; help of one's own is called ``_something``.
+class Query(ABC, Generic[S]):
+    """Something that a silo may be asked for: what it is told, what it releases, and of which data.
 
     `preset` are settings that this member of the family has unless somebody says otherwise.
     """
@@ -166,19 +170,21 @@ class Method(ABC, Generic[S, T]):
     summary: str
     paper: str
     preset: Mapping[str, Any] = field(default_factory=dict)
-    release_kinds: frozenset[Kind] = frozenset({Kind.STATISTICS, Kind.DISTILLED_SET})
+    release_kinds: frozenset[Kind] = frozenset()
     data_kinds: frozenset[DataKind] = frozenset({DataKind.IMAGE})
 
     family: ClassVar[str]
     """The name of its folder here, and of the module with its private half in the silo."""
     settings_schema: ClassVar[type[Settings]]
-    synthesis_schema: ClassVar[type[Settings]]
+    first_stage_input: ClassVar[bool] = False
+    """Whether its first request brings public arrays too. Then it has one stage: a later one could not name it."""
 
     def __init_subclass__(cls, *, family: str) -> None:
         super().__init_subclass__()
         cls.family = family
-        cls.settings_schema, cls.synthesis_schema = schemas_of(cls, Method)
-        check_overrides(cls, Method)
+        if family:  # a contract, like `Method`, has none
+            (cls.settings_schema,) = schemas_of(cls, Query)
+            check_overrides(cls, Query)
 
     def __post_init__(self) -> None:
         if not self.release_kinds or not self.data_kinds:
@@ -186,19 +192,11 @@ class Method(ABC, Generic[S, T]):
         self.settings({})  # its preset must be settings that it has
 
     def settings(self, values: Mapping[str, Any]) -> S:
-        """`values` over the preset, checked against the method's schema."""
+        """`values` over the preset, checked against the schema."""
         return cast("S", validate({**self.preset, **values}, self.settings_schema, f"settings of {self.name}"))
 
-    def synthesis_settings(self, values: Mapping[str, Any]) -> T:
-        """`values`, checked against the schema of the method's synthesis."""
-        return cast("T", validate(dict(values), self.synthesis_schema, f"synthesis settings of {self.name}"))
-
-    def resolve(self, settings: S, run: RunDescription, epsilon: float, delta: float) -> S:
-        """The settings with what a coordinator decides from public facts before it asks; as they are, by default."""
-        return settings
-
     def check_budget(self, epsilon: float) -> None:
-        """ConfigError where the method cannot be asked for at this ε; any will do, by default."""
+        """ConfigError where it cannot be asked for at this ε; any will do, by default."""
 
     def stages(self, settings: S) -> int:
         """In how many releases it asks for its statistics; all are reserved together."""
@@ -208,17 +206,42 @@ class Method(ABC, Generic[S, T]):
     def layout(self, settings: S, run: RunDescription, stage: int) -> Layout:
         """The released sums of a stage."""
 
-    def stage_input(self, statistics: Sequence[Statistics], settings: S, run: RunDescription) -> Mapping[str, NDArray]:
-        """The public arrays that the next stage is asked with, from the sums of all stages so far."""
-        return {}
-
     def count_weight(self, settings: S, stage: int) -> float | None:
-        """What a record weighs in the class counts of a stage (segment `count`); None for a method without counts."""
+        """What a record weighs in the class counts of a stage (segment `count`); None for releases without counts."""
         return None
 
     def backbones(self, settings: S) -> tuple[str, ...]:
         """The public backbones that records pass through; the first is pinned in the request."""
         return ()
+
+
+@dataclass(frozen=True)
+class Method(Query[S], Generic[S, T], family=""):
+    """A method's public half. Only the members of `Query` and those below may be overridden; help of one's own is
+    called ``_something``.
+    """
+
+    release_kinds: frozenset[Kind] = frozenset({Kind.STATISTICS, Kind.DISTILLED_SET})
+
+    synthesis_schema: ClassVar[type[Settings]]
+
+    def __init_subclass__(cls, *, family: str) -> None:
+        super(Query, cls).__init_subclass__()  # not a Query's: there are two schemas to read
+        cls.family = family
+        cls.settings_schema, cls.synthesis_schema = schemas_of(cls, Method)
+        check_overrides(cls, Method)
+
+    def synthesis_settings(self, values: Mapping[str, Any]) -> T:
+        """`values`, checked against the schema of the method's synthesis."""
+        return cast("T", validate(dict(values), self.synthesis_schema, f"synthesis settings of {self.name}"))
+
+    def resolve(self, settings: S, run: RunDescription, epsilon: float, delta: float) -> S:
+        """The settings with what a coordinator decides from public facts before it asks; as they are, by default."""
+        return settings
+
+    def stage_input(self, statistics: Sequence[Statistics], settings: S, run: RunDescription) -> Mapping[str, NDArray]:
+        """The public arrays that the next stage is asked with, from the sums of all stages so far."""
+        return {}
 
     @abstractmethod
     def synthesise(self, statistics: Sequence[Statistics], settings: S, synthesis: T, run: RunDescription) -> Product:

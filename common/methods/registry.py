@@ -2,40 +2,48 @@
 
 Its public half is a folder of `common/methods/` with a `method` module, its private half one module of the same name in
 `client/mechanisms/`, which only the silo can import. Importing this module checks every public half (`base.Method`).
+`QUERIES` are all that a silo may be asked for: the methods, and evaluation, which makes no dataset.
 
 >>> method("dp-merf").family
 'dp_merf'
 >>> method("dp-magic")
 Traceback (most recent call last):
 dpdd.common.errors.ConfigError: there is no method 'dp-magic'; known are dm, dosser, dp-merf, ndpdc, psg, sps
+>>> sorted(QUERIES.keys() - METHODS.keys())
+['evaluation']
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections import ChainMap
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
 
 from dpdd.common.errors import ConfigError
-from dpdd.common.methods.base import Method, check_complete
+from dpdd.common.methods.base import Method, Query, check_complete
 from dpdd.common.methods.dp_merf.method import DPMERF
+from dpdd.common.methods.evaluation.query import Evaluation
 from dpdd.common.methods.matching.method import Matching
 from dpdd.common.methods.sps.method import SPS
+from dpdd.common.wire.request import Kind
 
 AnyMethod = Method[Any, Any]
+AnyQuery = Query[Any]
+Q = TypeVar("Q", bound=AnyQuery)
 
 
-def register(methods: Iterable[AnyMethod]) -> dict[str, AnyMethod]:
-    """Methods by name; TypeError for one that is not whole, or whose name is taken."""
-    known: dict[str, AnyMethod] = {}
-    for entry in methods:
+def register(entries: Iterable[Q], taken: Iterable[str] = ()) -> dict[str, Q]:
+    """Methods, or other queries, by name; TypeError for one that is not whole, or whose name is taken."""
+    known: dict[str, Q] = {}
+    for entry in entries:
         check_complete(type(entry))
-        if entry.name in known:
+        if entry.name in known or entry.name in taken:
             raise TypeError(f"two methods are called {entry.name}")
         known[entry.name] = entry
     return known
 
 
-METHODS = register(
+METHODS: dict[str, AnyMethod] = register(
     (
         SPS(
             "sps",
@@ -81,9 +89,32 @@ METHODS = register(
     )
 )
 
+QUERIES: Mapping[str, AnyQuery] = ChainMap(
+    METHODS,  # type: ignore[arg-type]  # read only, so that its values may be of a narrower type
+    register(
+        (
+            Evaluation(
+                "evaluation",
+                "noisy histograms of a model's right and wrong answers",
+                "the Gaussian mechanism on a histogram (docs/evaluation-at-silos.md)",
+                release_kinds=frozenset({Kind.EVALUATION}),
+            ),
+        ),
+        METHODS,
+    ),
+)
+"""Everything that a silo may be asked for."""
+
 
 def method(name: str) -> AnyMethod:
     """The method called `name`."""
     if name not in METHODS:
         raise ConfigError(f"there is no method {name!r}; known are {', '.join(sorted(METHODS))}")
     return METHODS[name]
+
+
+def query(name: str) -> AnyQuery:
+    """What a silo is asked for under `name`: a method, or evaluation."""
+    if name not in QUERIES:
+        raise ConfigError(f"there is no method {name!r}; known are {', '.join(sorted(QUERIES))}")
+    return QUERIES[name]

@@ -56,6 +56,11 @@ class ReleasedModel:
         network.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in self.weights.items()})
         return network.eval().requires_grad_(False)
 
+    @property
+    def network(self) -> EvaluationConvNet:
+        """The network itself, in eval mode."""
+        return self._network
+
     def logits(self, images: Tensor) -> Tensor:
         """Unnormalised log probabilities for images in [0, 1]."""
         scores: Tensor = self._network(images)

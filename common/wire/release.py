@@ -47,6 +47,7 @@ class Release:
     ledger_entry: str
     software: str
     public_counts: tuple[int, ...] = ()
+    held_out: bool = False
     _made_by: InitVar[object] = None  # not kept: dataclasses.replace cannot pass it on
 
     def __post_init__(self, _made_by: object) -> None:
@@ -68,6 +69,7 @@ class Release:
             ledger_entry=bytes.fromhex(self.ledger_entry),
             software=self.software,
             public_counts=self.public_counts,
+            held_out=self.held_out,
         )
         return message.SerializeToString(deterministic=True)
 
@@ -81,8 +83,12 @@ def release_of(
     ledger_entry: str,
     software: str,
     public_counts: tuple[int, ...] = (),
+    held_out: bool = False,
 ) -> Release:
-    """The release that answers `request` with what the mechanism privatised, and the counts that are public anyway."""
+    """The release that answers `request` with what the mechanism privatised, and the counts that are public anyway.
+
+    `held_out` says of an evaluation that it read records which no other release reads.
+    """
     return Release(
         request_id=request.id,
         silo=silo,
@@ -96,6 +102,7 @@ def release_of(
         ledger_entry=ledger_entry,
         software=software,
         public_counts=public_counts,
+        held_out=held_out,
         _made_by=_ONLY_HERE,
     )
 
@@ -111,6 +118,10 @@ def _checked(message: release_pb2.Release, arrays: Mapping[str, NDArray]) -> Rel
     check(len(message.ledger_entry) == 32, "a release names its ledger entry by the 32 bytes of a SHA-256")
     check(0.0 <= message.distance <= 1.0, f"a statistical distance of {message.distance}")
     check(all(count < 2**40 for count in message.public_counts), "a class with more than 2^40 records")
+    check(
+        not message.held_out or message.kind == Kind.EVALUATION.value,
+        "a release that says held out, and is no evaluation",
+    )
     check(len(message.software) <= 100 and message.software.isprintable(), "a release by unprintable software")
     return Release(
         request_id=message.request_id.hex(),
@@ -125,6 +136,7 @@ def _checked(message: release_pb2.Release, arrays: Mapping[str, NDArray]) -> Rel
         ledger_entry=message.ledger_entry.hex(),
         software=message.software,
         public_counts=tuple(message.public_counts),
+        held_out=message.held_out,
         _made_by=_ONLY_HERE,
     )
 

@@ -36,6 +36,7 @@ class Kind(Enum):
     STATISTICS = request_pb2.KIND_STATISTICS
     DISTILLED_SET = request_pb2.KIND_DISTILLED_SET
     GRADIENT_ROUND = request_pb2.KIND_GRADIENT_ROUND
+    EVALUATION = request_pb2.KIND_EVALUATION
 
     @classmethod
     def from_wire(cls, number: int) -> Kind:
@@ -78,8 +79,11 @@ class ReleaseRequest:
         return hashlib.sha256(self._bytes).hexdigest()
 
     def first_stage(self) -> ReleaseRequest:
-        """The request for stage 0 of the same thing; what a silo reserves for that one covers every stage."""
-        return replace(self, stage=0, stage_input={})
+        """The request for stage 0 of the same thing; what a silo reserves for that one covers every stage.
+
+        A request for stage 0 is its own, with all that it brings: another input is another request.
+        """
+        return self if self.stage == 0 else replace(self, stage=0, stage_input={})
 
     @cached_property
     def _bytes(self) -> bytes:

@@ -16,7 +16,9 @@ from dpdd.common.data.labelled_records import LabelledRecords
 from dpdd.common.errors import ConfigError
 from dpdd.common.files import idx
 from dpdd.common.progress import Console
+from dpdd.scenarios.simulator.budgets import budget_for_both
 from dpdd.scenarios.simulator.partition import partition
+from dpdd.server.evaluation.at_silos import QUERY
 from dpdd.server.run.own_data import silo_records
 from dpdd.server.run.roster import Roster
 from dpdd.server.run.scenario import Scenario, task_silo
@@ -93,12 +95,28 @@ def write_silo(
     noise_seed: int | None = None,
     epsilon: float | None = None,
 ) -> None:
-    """A silo folder as an operator would make it: data files and a `silo.toml` with one release's `epsilon`."""
+    """A silo folder as an operator would make it: data files and a `silo.toml` with one release's `epsilon`.
+
+    Where the scenario also evaluates at the silos, the budget is for both, and the policy allows it.
+    """
     folder.mkdir(parents=True)
     source = _data_files(folder, share, classes)
     epsilon = scenario.privacy.epsilon if epsilon is None else epsilon
     unprotected = math.isinf(epsilon)
     epsilon = 1.0 if unprotected else epsilon
+    each, delta, methods, holdout = (
+        (epsilon, scenario.privacy.delta),
+        scenario.privacy.delta,
+        [scenario.method.name],
+        "",
+    )
+    evaluated = scenario.evaluation.at_silos
+    if evaluated is not None:
+        methods.append(QUERY)
+        holdout = f"\n[evaluation]\nholdout = {evaluated.holdout!r}\n"
+        if not unprotected:
+            each = (max(epsilon, evaluated.epsilon), max(delta, evaluated.delta))
+            epsilon, delta = budget_for_both(scenario, epsilon)
     text = f"""\
 # A simulated silo of the scenario {scenario.name!r}: its people come from one dataset, split over silos.
 name = {json.dumps(name)}
@@ -110,14 +128,14 @@ shape = {json.dumps(list(share.features.shape[1:]))}
 
 [budget]
 epsilon = {epsilon!r}
-delta = {scenario.privacy.delta!r}
+delta = {delta!r}
 
 [policy]
-methods = [{json.dumps(scenario.method.name)}]
-epsilon_per_request = {epsilon!r}
-delta_per_request = {scenario.privacy.delta!r}
+methods = {json.dumps(methods)}
+epsilon_per_request = {each[0]!r}
+delta_per_request = {each[1]!r}
 approval = "auto"
-"""
+{holdout}"""
     if unprotected or noise_seed is not None:
         text += f"\n[simulation]\nallow_no_noise = {str(unprotected).lower()}\n"
         text += f"noise_seed = {noise_seed}\n" if noise_seed is not None else ""

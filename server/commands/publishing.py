@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpdd.common.cli import table
 from dpdd.common.errors import ConfigError, DataError, IntegrityError
+
+if TYPE_CHECKING:
+    from dpdd.common.wire.release import Release
 
 
 def export(options: argparse.Namespace) -> None:
@@ -24,7 +28,7 @@ def export(options: argparse.Namespace) -> None:
     shutil.copytree(options.folder / "dataset", partial / "dataset")
     for name in ("card.json", "CARD.md"):
         shutil.copy(options.folder / name, partial / name)
-    digests = [digest for row in card["silos"] for digest in row["release_sha256"]]
+    digests = [digest for row in _rows(card) for digest in row["release_sha256"]]
     for digest in digests:
         shutil.copy(options.folder / "store" / digest, partial / "store" / digest)
     partial.rename(options.out)
@@ -37,9 +41,12 @@ def verify(options: argparse.Namespace) -> None:
     from dpdd.server.report.card import budget_cells
 
     card = checked_card(options.folder)
-    rows = [[*budget_cells(row), f"{len(row['release_sha256'])}, signed"] for row in card["silos"]]
+    rows = [[*budget_cells(row), f"{len(row['release_sha256'])}, signed"] for row in _rows(card)]
     print(table(["silo", "ε", "δ", "releases"], rows))
-    releases = sum(len(row["release_sha256"]) for row in card["silos"])
+    releases = sum(len(row["release_sha256"]) for row in _rows(card))
+    for row in card.get("evaluation_at_silos", []):
+        silo, epsilon, delta = budget_cells({"silo": row["silo"], **row["together"]})
+        print(f"{silo}: release and evaluation together, ε = {epsilon} at δ = {delta}")
     teacher = f", its teacher ({card['teacher_sha256'][:16]}…)" if card.get("teacher_sha256") else ""
     print(f"the dataset ({card['dataset_sha256'][:16]}…){teacher} and {releases} releases are as the card says")
 
@@ -48,14 +55,17 @@ def checked_card(folder: Path) -> dict[str, Any]:
     """The data card of a finished run, after everything in it was checked."""
     from dpdd.common.privacy import events
     from dpdd.common.synthesis.product_files import DATASET, MODEL, TEACHER, file_sha256
-    from dpdd.common.wire.release import open_signed
+    from dpdd.common.wire.release import Release, open_signed
+    from dpdd.common.wire.request import Kind
     from dpdd.server.run.store import read_stored
 
     path = folder / "card.json"
     try:
         card: dict[str, Any] = json.loads(path.read_text())
         silos, expected = card["silos"], card["dataset_sha256"]
+        judged = card.get("evaluation_at_silos", [])
         keys = {row["silo"]: bytes.fromhex(row["public_key"]) for row in silos}
+        together = {row["silo"]: (row["together"]["epsilon"], row["together"]["delta"]) for row in judged}
     except FileNotFoundError:
         raise DataError(f"{path}: there is no data card; is this a finished run?") from None
     except (ValueError, KeyError, TypeError):
@@ -66,8 +76,10 @@ def checked_card(folder: Path) -> dict[str, Any]:
     if file_sha256(dataset) != expected:
         raise IntegrityError(f"{dataset}: the dataset is not the one in the card")
     _check_teacher(folder / "dataset" / TEACHER, card.get("teacher_sha256"))
-    store = folder / "store"
-    for row in silos:
+    store, opened = folder / "store", dict[str, list[Release]]()
+    for row in (*silos, *judged):
+        if row["silo"] not in keys:
+            raise IntegrityError(f"the card has an evaluation by {row['silo']}, which released nothing else")
         releases = [open_signed(read_stored(store, digest), keys[row["silo"]]) for digest in row["release_sha256"]]
         if not releases or len({release.request_id for release in releases}) != len(releases):
             raise IntegrityError(f"the card's row for {row['silo']} names no release, or one twice")
@@ -79,7 +91,30 @@ def checked_card(folder: Path) -> dict[str, Any]:
                 raise IntegrityError(f"the card states another guarantee for {row['silo']} than the silo signed")
         if events.to_json(events.compose(*(release.event for release in releases))) != row["event"]:
             raise IntegrityError(f"the card states another event for {row['silo']} than the silo signed")
+        evaluation = row in judged
+        if any((release.kind is Kind.EVALUATION) != evaluation for release in releases):
+            raise IntegrityError(f"the card's rows for {row['silo']} mistake an evaluation for another release")
+        if evaluation and any(release.held_out != row["held_out"] for release in releases):
+            raise IntegrityError(f"the card says other than {row['silo']} whether its evaluation read held-out records")
+        opened.setdefault(row["silo"], []).extend(releases)
+    for silo, stated in together.items():
+        _check_together(silo, stated, opened[silo])
     return card
+
+
+def _rows(card: dict[str, Any]) -> list[dict[str, Any]]:
+    """All rows of a card that name releases."""
+    return [*card["silos"], *card.get("evaluation_at_silos", [])]
+
+
+def _check_together(silo: str, stated: tuple[float | None, float], releases: list[Release]) -> None:
+    """IntegrityError where the card states less for all releases of a silo together than the accountant does."""
+    from dpdd.server.report.card import together
+
+    found = together(releases)
+    epsilon, needed = (math.inf if each is None else each for each in (stated[0], found["epsilon"]))
+    if stated[1] != found["delta"] or epsilon < needed * (1.0 - 1e-9):
+        raise IntegrityError(f"the card states less for all releases of {silo} together than they cost")
 
 
 def _check_teacher(path: Path, expected: str | None) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -32,6 +33,21 @@ Augmentation = Callable[[Tensor], Tensor]
 
 ROTATION, SCALE, SHIFT = 15.0, 1.2, 0.1
 """The most that images are altered by: degrees, a factor, a share of the image."""
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedConvNet:
+    """A network of this width, and what it takes from images before it looks at them."""
+
+    network: EvaluationConvNet
+    width: int
+    mean: Tensor
+    std: Tensor
+
+    def __call__(self, pictures: Tensor) -> Tensor:
+        """The logits of images in [0, 1]."""
+        logits: Tensor = self.network((pictures - self.mean) / self.std)
+        return logits
 
 
 def augment(images: Tensor, flips: bool = True) -> Tensor:
@@ -119,4 +135,4 @@ def _train(
         schedule.step()
         progress(what, step + 1, settings.steps)
     network.eval()
-    return lambda pictures: network((pictures - mean) / std)
+    return TrainedConvNet(network, settings.width, mean, std)

@@ -41,13 +41,15 @@ def evaluate(
     public: Backbone | None,
     seed: int,
     progress: Progress = silent,
+    trained: Mapping[str, Sequence[Classifier]] | None = None,
 ) -> dict[str, Any]:
     """What the product is worth to those who learn from it, and how good its own classifiers are; for `metrics.json`.
 
-    `public` is what `dpdd.server.run.public_backbone` gives.
+    `public` is what `dpdd.server.run.public_backbone` gives. `trained`: the learners, where they are already.
     """
     check_test(product, test)
-    trained = train_learners(product, settings, public, seed, progress)
+    if trained is None:
+        trained = train_learners(product, settings, public, seed, progress)
     measured = {name: scores(each, test, settings.metrics) for name, each in trained.items()}
     return described(measured, product, settings, public)
 

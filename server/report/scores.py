@@ -9,6 +9,7 @@ ConvNet from scratch  hard labels  81.2 ± 1.0
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,10 +33,14 @@ _LEARNT_FROM = {
 
 def tables(metrics: Mapping[str, Any]) -> list[str]:
     """Everything that there is to show of what `metrics.json` holds; nothing for a run without evaluation."""
-    if not metrics["accuracy"]:
-        return []
-    continual = metrics.get("continual", {}).get("learners")
-    return [score_table(metrics), *([continual_table(metrics)] if continual else [])]
+    shown = []
+    if metrics["accuracy"]:
+        shown.append(score_table(metrics))
+        if metrics.get("continual", {}).get("learners"):
+            shown.append(continual_table(metrics))
+    if metrics.get("at_silos", {}).get("models"):
+        shown.append(at_silos_table(metrics))
+    return shown
 
 
 def score_table(metrics: Mapping[str, Any]) -> str:
@@ -62,6 +67,57 @@ def continual_table(metrics: Mapping[str, Any]) -> str:
             row.append(accuracy.show(joint[name]["mean"]) if name in joint else "")
         rows.append(row)
     return table([*header, "forgetting", *(["all at once"] if joint else [])], rows)
+
+
+def at_silos_table(metrics: Mapping[str, Any]) -> str:
+    """A row per model that silos evaluated: each figure with its 95 % interval; then whose records, and at what cost.
+
+    >>> figure = {"mean": 0.81, "low": 0.779, "high": 0.838}
+    >>> print(at_silos_table({"at_silos": {
+    ...     "models": {"teacher": {"accuracy": figure, "balanced-accuracy": figure}}, "silos": ["north", "west"],
+    ...     "held_out": True, "in_sample": [], "epsilon": 0.5, "delta": 1e-5, "current": True,
+    ...     "privacy": [{"together": {"epsilon": 1.1, "delta": 1e-5}}] * 2}}))
+    model    % right at the silos  balanced accuracy, %
+    -------  --------------------  --------------------
+    teacher  81.0 (77.9 to 83.8)   81.0 (77.9 to 83.8)
+    95 % intervals, for sampling and noise; on records that 2 silos held out (ε = 0.5, δ = 1e-05; with the release
+    before, ε = 1.1 at δ = 1e-05)
+    """
+    about = metrics["at_silos"]
+    titles = {
+        "accuracy": ("% right at the silos", METRICS["accuracy"]),
+        "balanced-accuracy": (METRICS["balanced-accuracy"].title, METRICS["balanced-accuracy"]),
+        "roc-auc": ("ROC AUC", METRICS["macro-roc-auc"]),
+    }
+    measured = [name for name in titles if name in next(iter(about["models"].values()))]
+    rows = []
+    for name, figures in about["models"].items():
+        cells = [_interval(titles[each][1], figures[each]) for each in measured]
+        rows.append([_TITLES[name], *cells])
+    count = f"{len(about['silos'])} silo{'s' if len(about['silos']) > 1 else ''}"
+    if about["held_out"]:
+        read = f"on records that {count} held out"
+    else:
+        read = f"IN-SAMPLE: {', '.join(about['in_sample'])} evaluated on records that the dataset was made from"
+    old = "" if about["current"] else "; of models that learnt from an earlier dataset of this run"
+    words = f"95 % intervals, for sampling and noise; {read} ({_cost(about)}){old}"
+    return f"{table(['model', *(titles[each][0] for each in measured)], rows)}\n{textwrap.fill(words, 110)}"
+
+
+def _interval(metric: Metric, figure: Mapping[str, float]) -> str:
+    return f"{metric.show(figure['mean'])} ({metric.show(figure['low'])} to {metric.show(figure['high'])})"
+
+
+def _cost(about: Mapping[str, Any]) -> str:
+    """What evaluation cost each silo, and what the dearest has spent in this run."""
+    if about["epsilon"] is None:
+        return "without noise"
+    together = [row["together"] for row in about["privacy"]]
+    spent = f"ε = {about['epsilon']:g}, δ = {about['delta']:g}"
+    if any(row["epsilon"] is None for row in together):
+        return spent
+    dearest = max(together, key=lambda row: float(row["epsilon"]))
+    return f"{spent}; with the release before, ε = {dearest['epsilon']:g} at δ = {dearest['delta']:g}"
 
 
 def _title(name: str, score: Mapping[str, Any]) -> str:

@@ -36,9 +36,13 @@ from dpdd.common.wire.release import Release
 from dpdd.common.wire.request import Kind
 from dpdd.server.aggregation.rules import aggregate
 from dpdd.server.aggregation.union import opened, union
-from dpdd.server.evaluation.scoring import evaluate
-from dpdd.server.report.card import privacy_rows, write_card
+from dpdd.server.evaluation.at_silos import check as check_at_silos
+from dpdd.server.evaluation.at_silos import sent_models
+from dpdd.server.evaluation.base import Classifier
+from dpdd.server.evaluation.scoring import evaluate, train_learners
+from dpdd.server.report.card import evaluation_rows, privacy_rows, write_card
 from dpdd.server.run.checks import backbone_in_words
+from dpdd.server.run.evaluation_round import EvaluationRound, evaluate_at_silos
 from dpdd.server.run.public_backbone import public_backbone
 from dpdd.server.run.requests import RequestGroup, asked_stage_input, make_request, request_groups, stage_request_groups
 from dpdd.server.run.roster import Roster
@@ -75,13 +79,30 @@ class Run:
         public = self.public_backbone()
         with self.store() as store:
             asked = request_groups(self.scenario, self.roster.keys)
+            at_silos = self.scenario.evaluation.at_silos
+            if at_silos is not None:
+                check_at_silos(at_silos, asked[0].request.classes)
             stages = self.gather(grid, asked, store)
             product = self.synthesise(stages)
             scores: dict[str, Any] = {"accuracy": {}}
-            if (test := self.test_data()) is not None:
+            trained: Mapping[str, Sequence[Classifier]] = {}
+            test = self.test_data()
+            if self.scenario.evaluation.runs and (test is not None or at_silos is not None):
                 with self.phase("evaluation"):
-                    scores = self._evaluate(product, public, test)
-            return self.finish(product, scores, stages, store)
+                    trained = train_learners(
+                        product, self.scenario.evaluation, public, self.scenario.seed, self.console
+                    )
+                    if test is not None:
+                        scores = self._evaluate(product, public, test, trained)
+            metrics = self.finish(product, scores, stages, store)
+            if at_silos is None:
+                return metrics
+            # The dataset is there, whatever becomes of this round.
+            models = sent_models(product, trained, at_silos.models)
+            evaluated = evaluate_at_silos(self, grid, models, stages, store)
+            if evaluated is None:
+                return metrics
+            return self.finish(product, scores, stages, store, evaluated)
 
     def public_backbone(self) -> Backbone | None:
         """What the learners start from; says which backbones the method's records pass through."""
@@ -94,8 +115,11 @@ class Run:
         if not self.scenario.evaluation.runs:
             return None
         test = self.scenario.test_data()
-        if test is None:
-            self.console.say("  nothing is evaluated: the scenario has no test data (data.test)")
+        if test is None and self.scenario.evaluation.at_silos is None:
+            self.console.say(
+                "  nothing is evaluated: the scenario has no test data (data.test), and does not ask for an evaluation "
+                "at the silos (evaluation.at_silos)"
+            )
         return test
 
     @contextmanager
@@ -141,8 +165,9 @@ class Run:
         stage = asked[0].request.stage
         for group in asked:
             store.add_request(group.request.id, group.request.encode())
+        what = f"asking the silos, stage {stage}" if stage > 0 else "asking the silos"
         with self.phase("releases"):
-            trouble = self._ask(grid, asked, store)
+            trouble = self.ask(grid, asked, store, what)
         releases = [
             release
             for group in asked
@@ -178,12 +203,21 @@ class Run:
             )
 
     def finish(
-        self, product: Product, scores: dict[str, Any], stages: Sequence[Stage], store: Store, **more: Any
+        self,
+        product: Product,
+        scores: dict[str, Any],
+        stages: Sequence[Stage],
+        store: Store,
+        evaluated: EvaluationRound | None = None,
+        **more: Any,
     ) -> dict[str, Any]:
         """Write the dataset, the card and `metrics.json`; returns what the latter holds."""
         digest = product.save(self.folder / "dataset")
         releases = [release for stage in stages for release in stage.releases]
-        write_card(self.folder, self.scenario, product, digest, releases, store, self.roster, self.missing)
+        evaluation = [] if evaluated is None else evaluated.releases
+        write_card(self.folder, self.scenario, product, digest, releases, store, self.roster, self.missing, evaluation)
+        if evaluated is not None:
+            more["at_silos"] = {**evaluated.figures, "privacy": evaluation_rows(releases, evaluation)}
         metrics = {
             "scenario": self.scenario.name,
             **scores,
@@ -208,7 +242,7 @@ class Run:
         self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - started
         self.console.finish()
 
-    def _ask(self, grid: Grid, asked: Sequence[RequestGroup], store: Store) -> dict[str, str]:
+    def ask(self, grid: Grid, asked: Sequence[RequestGroup], store: Store, what: str) -> dict[str, str]:
         """Ask, and keep what comes; says what is wrong with those who sent nothing that can be kept."""
         trouble: dict[str, str] = {}
         nodes = sorted(grid.get_node_ids())
@@ -223,8 +257,6 @@ class Run:
             )
             for node, group in to.items()
         ]
-        stage = asked[0].request.stage
-        what = f"asking the silos, stage {stage}" if stage > 0 else "asking the silos"
         self.console(what, 0, len(messages))
         for done, reply in enumerate(grid.send_and_receive(messages), start=1):
             node = reply.metadata.src_node_id
@@ -243,10 +275,16 @@ class Run:
             self.console(what, done, len(messages))
         return trouble
 
-    def _evaluate(self, product: Product, public: Backbone | None, test: LabelledImages) -> dict[str, Any]:
+    def _evaluate(
+        self,
+        product: Product,
+        public: Backbone | None,
+        test: LabelledImages,
+        trained: Mapping[str, Sequence[Classifier]],
+    ) -> dict[str, Any]:
         """What the product is worth to those who learn from it, and how good its own classifier is."""
         scenario = self.scenario
-        return evaluate(product, test, scenario.evaluation, public, scenario.seed, self.console)
+        return evaluate(product, test, scenario.evaluation, public, scenario.seed, self.console, trained)
 
 
 def _sums(stages: Sequence[Stage]) -> list[Statistics]:

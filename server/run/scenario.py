@@ -226,6 +226,16 @@ class Scenario(Settings):
         return self
 
     @model_validator(mode="after")
+    def _evaluation_at_silos(self) -> Scenario:
+        asked = self.evaluation.at_silos
+        if asked is not None and self.continual is not None:
+            raise ValueError("evaluation.at_silos is for one dataset: it cannot be asked for beside continual tasks")
+        budgets = (self.privacy.epsilon, *self.privacy.epsilons.values())
+        if asked is not None and {math.isinf(each) for each in budgets} != {math.isinf(asked.epsilon)}:
+            raise ValueError("evaluation.at_silos.epsilon is inf where privacy.epsilon is, and nowhere else")
+        return self
+
+    @model_validator(mode="after")
     def _method_settings(self) -> Scenario:
         chosen = METHODS[self.method.name]
         try:

@@ -7,12 +7,17 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import torch
 
-from dpdd.common.methods.registry import METHODS
+from dpdd.common.methods.evaluation.models import SentModel, convnet_model, in_request, teacher_model
+from dpdd.common.methods.registry import QUERIES
 from dpdd.common.models.backbone import Provenance, build, save
 from dpdd.common.models.convnet import ConvNetArchitecture
-from tests.methods.harness import Case
+from dpdd.common.models.evaluation_convnet import EvaluationConvNet
+from dpdd.common.synthesis.image_embedding import ImageEmbedding
+from dpdd.common.synthesis.teacher import Teacher
+from tests.methods.harness import CLASSES, Case
 
 
 def _tiny_backbone() -> str:
@@ -25,6 +30,25 @@ def _tiny_backbone() -> str:
         network = build(architecture)
     save(folder / "tiny", network, Provenance("none", "none", accuracy=0.0, command="test", seed=1))
     return str(folder / "tiny")
+
+
+def _evaluation() -> tuple[Case, Case]:
+    """Evaluation is no method, and held to the same contract: with one model, and with two of different kinds."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(2)
+        network = convnet_model(EvaluationConvNet((1, 28, 28), len(CLASSES), 4), 4, mean=0.3, std=0.4)
+    generator, embedding = np.random.Generator(np.random.PCG64(3)), ImageEmbedding(8, 2, 1)
+    weights = generator.standard_normal((len(CLASSES), embedding.dimensions)).astype(np.float32)
+    teacher = teacher_model(Teacher(weights, "scatter28", "", embedding))
+    one, two = [network], [network, teacher]
+    return (
+        Case("evaluation", settings=_models(one), first_input=in_request(one)),
+        Case("evaluation", "two-models", settings=_models(two), first_input=in_request(two)),
+    )
+
+
+def _models(models: list[SentModel]) -> dict[str, object]:
+    return {"models": [model.settings.model_dump() for model in models]}
 
 
 _MATCHING = {"draws": 4, "networks": 2, "width": 4, "rate": 0.5, "auxiliary_images": 24}
@@ -62,10 +86,11 @@ CASES = (
     Case("ndpdc", settings={"draws": 4, "width": 4, "rate": 0.5}),
     Case("psg", settings={"draws": 3, "width": 4, "rate": 0.5}),
     Case("dm", settings=_MATCHING, synthesis=_FEW_STEPS, private=False),
+    *_evaluation(),
 )
 
 
 def all_cases() -> tuple[Case, ...]:
-    """At least one for every registered method."""
-    rest = METHODS.keys() - {case.method for case in CASES}
+    """At least one for every registered method, and for every other query."""
+    rest = QUERIES.keys() - {case.method for case in CASES}
     return *CASES, *(Case(name) for name in sorted(rest))

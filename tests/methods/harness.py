@@ -25,8 +25,8 @@ from dpdd.client.mechanisms.base import Plan, mechanism
 from dpdd.client.records.records import Records
 from dpdd.client.silo import Silo
 from dpdd.common.config import Settings
-from dpdd.common.methods.base import DataKind, RunDescription
-from dpdd.common.methods.registry import AnyMethod, method
+from dpdd.common.methods.base import DataKind, Method, RunDescription
+from dpdd.common.methods.registry import AnyMethod, AnyQuery, query
 from dpdd.common.privacy import discrete_gaussian, sampling
 from dpdd.common.privacy.accounting import guarantee, rdp_guarantee
 from dpdd.common.privacy.clipping import FIXED_POINT_ONE, ClippedSum
@@ -59,13 +59,16 @@ class Case:
     synthesis: Mapping[str, Any] = field(default_factory=dict)
     shape: tuple[int, ...] = (1, 28, 28)
     private: bool = True  # False for a method that is not
+    first_input: Mapping[str, NDArray] = field(default_factory=dict)  # arrays of the first request, where it has some
 
     def __str__(self) -> str:
         return f"{self.method}-{self.variant}" if self.variant else self.method
 
     @property
-    def entry(self) -> AnyMethod:
-        return method(self.method)
+    def entry(self) -> Any:
+        """A method, or another query: what is asked of both is here, what is asked of methods says so."""
+        entry: AnyMethod | AnyQuery = query(self.method)
+        return entry
 
     @property
     def epsilon(self) -> float:
@@ -78,9 +81,15 @@ class Case:
     def values(self) -> Settings:
         """The settings as a coordinator would ask with them."""
         chosen = self.entry
-        return chosen.resolve(chosen.settings(self.settings), self.run, self.epsilon, DELTA)
+        settings = chosen.settings(self.settings)
+        if not isinstance(chosen, Method):
+            return settings
+        return chosen.resolve(settings, self.run, self.epsilon, DELTA)
 
-    def request(self, epsilon: float, kind: Kind = Kind.STATISTICS) -> ReleaseRequest:
+    def request(self, epsilon: float, kind: Kind | None = None) -> ReleaseRequest:
+        if kind is None:
+            kinds = self.entry.release_kinds
+            kind = Kind.STATISTICS if Kind.STATISTICS in kinds else next(iter(kinds))
         own: dict[str, Any] = self.values().on_wire()
         if kind is Kind.DISTILLED_SET:
             synthesis = self.entry.synthesis_settings(self.synthesis).on_wire()
@@ -95,6 +104,7 @@ class Case:
             shape=self.shape,
             public_seed=5,
             kind=kind,
+            stage_input=self.first_input,
         )
 
 
@@ -155,7 +165,7 @@ class Trial:
     @lru_cache(maxsize=64)
     def of(cls, case: Case) -> Trial:
         features, labels = images(24, case.shape)
-        chosen, settings, inputs = case.entry, case.values(), [{}]
+        chosen, settings, inputs = case.entry, case.values(), [dict(case.first_input)]
         statistics: list[Statistics] = []
         for stage in range(1, chosen.stages(settings)):
             answer = cls(case, tuple(inputs)).answer(features, labels, range(24), stage - 1, math.inf)
@@ -429,7 +439,7 @@ def answers(silo: Silo, case: Case) -> list[tuple[ReleaseRequest, bytes]]:
     statistics: list[Statistics] = []
     signed: list[tuple[ReleaseRequest, bytes]] = []
     for stage in range(chosen.stages(settings)):
-        stage_input = dict(chosen.stage_input(statistics, settings, case.run)) if stage else {}
+        stage_input = dict(chosen.stage_input(statistics, settings, case.run)) if stage else case.first_input
         request = replace(case.request(case.epsilon), stage=stage, stage_input=stage_input)
         release_bytes = _bytes(silo.answer(request.encode()))
         release = open_signed(release_bytes, silo.public_key)

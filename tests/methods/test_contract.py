@@ -1,4 +1,4 @@
-"""Every registered method keeps the contract: nothing here knows any of them."""
+"""Every registered method, and evaluation, keeps the contract: nothing here knows any of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dpdd.client.mechanisms.base import mechanism
-from dpdd.common.methods.registry import METHODS
+from dpdd.common.methods.registry import QUERIES
 from tests.methods.cases import all_cases
 from tests.methods.harness import CHECKS, SILO_CHECKS, Case
 
@@ -27,8 +27,8 @@ def test_in_a_silo(case: Case, check: Callable[[Case, Path], None], tmp_path: Pa
     check(case, tmp_path)
 
 
-@pytest.mark.parametrize("name", sorted(METHODS))
+@pytest.mark.parametrize("name", sorted(QUERIES))
 def test_what_a_method_says_of_itself(name: str) -> None:
-    chosen = METHODS[name]
+    chosen = QUERIES[name]
     assert chosen.name == name and chosen.summary and chosen.paper
     assert mechanism(chosen).settings_schema is chosen.settings_schema

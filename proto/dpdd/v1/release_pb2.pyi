@@ -10,7 +10,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Release(_message.Message):
-    __slots__ = ("request_id", "silo", "method", "kind", "arrays", "event", "guarantee", "distance", "releasable", "ledger_entry", "software", "public_counts")
+    __slots__ = ("request_id", "silo", "method", "kind", "arrays", "event", "guarantee", "distance", "releasable", "ledger_entry", "software", "public_counts", "held_out")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     SILO_FIELD_NUMBER: _ClassVar[int]
     METHOD_FIELD_NUMBER: _ClassVar[int]
@@ -23,6 +23,7 @@ class Release(_message.Message):
     LEDGER_ENTRY_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_FIELD_NUMBER: _ClassVar[int]
     PUBLIC_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    HELD_OUT_FIELD_NUMBER: _ClassVar[int]
     request_id: bytes
     silo: str
     method: str
@@ -35,7 +36,8 @@ class Release(_message.Message):
     ledger_entry: bytes
     software: str
     public_counts: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, request_id: _Optional[bytes] = ..., silo: _Optional[str] = ..., method: _Optional[str] = ..., kind: _Optional[_Union[_request_pb2.Kind, str]] = ..., arrays: _Optional[_Iterable[_Union[_array_pb2.Array, _Mapping]]] = ..., event: _Optional[_Union[_privacy_pb2.Event, _Mapping]] = ..., guarantee: _Optional[_Union[_privacy_pb2.Guarantee, _Mapping]] = ..., distance: _Optional[float] = ..., releasable: _Optional[bool] = ..., ledger_entry: _Optional[bytes] = ..., software: _Optional[str] = ..., public_counts: _Optional[_Iterable[int]] = ...) -> None: ...
+    held_out: bool
+    def __init__(self, request_id: _Optional[bytes] = ..., silo: _Optional[str] = ..., method: _Optional[str] = ..., kind: _Optional[_Union[_request_pb2.Kind, str]] = ..., arrays: _Optional[_Iterable[_Union[_array_pb2.Array, _Mapping]]] = ..., event: _Optional[_Union[_privacy_pb2.Event, _Mapping]] = ..., guarantee: _Optional[_Union[_privacy_pb2.Guarantee, _Mapping]] = ..., distance: _Optional[float] = ..., releasable: _Optional[bool] = ..., ledger_entry: _Optional[bytes] = ..., software: _Optional[str] = ..., public_counts: _Optional[_Iterable[int]] = ..., held_out: _Optional[bool] = ...) -> None: ...
 
 class SignedRelease(_message.Message):
     __slots__ = ("release", "signature", "public_key")

@@ -14,10 +14,12 @@ class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     KIND_STATISTICS: _ClassVar[Kind]
     KIND_DISTILLED_SET: _ClassVar[Kind]
     KIND_GRADIENT_ROUND: _ClassVar[Kind]
+    KIND_EVALUATION: _ClassVar[Kind]
 KIND_UNSPECIFIED: Kind
 KIND_STATISTICS: Kind
 KIND_DISTILLED_SET: Kind
 KIND_GRADIENT_ROUND: Kind
+KIND_EVALUATION: Kind
 
 class ReleaseRequest(_message.Message):
     __slots__ = ("run", "stage", "method", "kind", "settings", "public_seed", "epsilon", "delta", "classes", "shape", "backbone_sha256", "centre")

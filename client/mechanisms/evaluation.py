@@ -1,0 +1,131 @@
+"""Evaluation, the private half: histograms of how models answer, one cell per record and model.
+
+Event: one Gaussian over the cells of all histograms.
+Sensitivity: under each of the m models a record falls into exactly one cell of the row of its class, (right, wrong) or
+a public bin of the model's score, and adds 1/√m to it. A record's contribution is m such cells: its L2 norm is √(m ·
+1/m) = 1, exactly, and `ClippedSum` enforces that in integers. Adding or removing a record changes the sums by that
+contribution, so m models cost √m in noise, and one Gaussian of sensitivity 1 is all that leaves.
+Independence: whoever asks chooses the weights, and could put a decision boundary where the last bit of a logit decides.
+A cell must therefore depend on its own record alone to the last bit, or removing one record could move many others'.
+Records are read in batches and answered one by one, from one and the same buffer: no record's neighbours, place or
+number can reach its logits. (The check on noise that batches rely on would not do alone: hostile weights can be silent
+on it.)
+What cannot be answered: a record with a NaN or an infinity contributes nothing at all, as everywhere. Where finite
+pixels give logits that are not finite, the model has no answer, which counts as its worst: wrong, or the bin farthest
+from the class.
+Adaptivity: the models may have been made from earlier releases of the same silo. The Gaussian's sensitivity and noise
+are the same whatever they are, and the ledger composes it with everything before as for any adaptively chosen release.
+Public: class list, shape, the models with all their weights, bins, m. Private: everything else, class counts and the
+number of records included. Which records are read (all, or those held out: `dpdd.client.holdout`) is decided record by
+record; the ledger charges the full event and assumes nothing about what other releases read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dpdd.client.mechanisms.base import Contribution, Contributions, Mechanism, Plan, gaussian_plan, privatised_sum
+from dpdd.client.records.records import Records
+from dpdd.common.errors import ConfigError
+from dpdd.common.methods.base import RunDescription
+from dpdd.common.methods.evaluation.models import Classifier, classifiers
+from dpdd.common.methods.evaluation.settings import EvaluationSettings
+from dpdd.common.methods.registry import query
+from dpdd.common.privacy.clipping import Layout
+from dpdd.common.privacy.entropy import Entropy
+from dpdd.common.privacy.privatise import Privatised
+from dpdd.common.progress import Progress
+from dpdd.common.wire.request import ReleaseRequest
+
+BATCH = 16
+"""Records that are read at a time; their answers are computed one by one."""
+
+
+class EvaluationMechanism(Mechanism[EvaluationSettings]):
+    """Histograms of right and wrong answers."""
+
+    def plan(self, request: ReleaseRequest, settings: EvaluationSettings) -> Plan:
+        """One Gaussian over all histograms, once the models are known to answer an image of this shape."""
+        run = RunDescription.of(request)
+        for model in classifiers(request.stage_input, settings, run):
+            answers = _answers(model, torch.zeros(1, *run.shape))
+            if answers.shape != (len(run.classes),):
+                raise ConfigError(f"a model gives {answers.shape} answers to an image, not one for each class")
+        return gaussian_plan(request, [_layout(request, settings)])
+
+    def run(
+        self,
+        records: Records,
+        request: ReleaseRequest,
+        settings: EvaluationSettings,
+        plan: Plan,
+        entropy: Entropy,
+        progress: Progress,
+    ) -> Privatised:
+        """Count every record once under each model, and privatise the counts."""
+        run = RunDescription.of(request)
+        models = classifiers(request.stage_input, settings, run)
+        return privatised_sum(
+            records,
+            _layout(request, settings),
+            _contributions(models, settings, run.shape),
+            plan,
+            entropy,
+            progress,
+            batch=BATCH,
+        )
+
+
+def _layout(request: ReleaseRequest, settings: EvaluationSettings) -> Layout:
+    return query(request.method).layout(settings, RunDescription.of(request), request.stage)
+
+
+def _contributions(models: Sequence[Classifier], settings: EvaluationSettings, shape: Sequence[int]) -> Contributions:
+    """1/√m in the cell of each model, for one record after the other."""
+    buffer = torch.empty(1, *shape)  # always the same memory: kernels may round by the alignment of what they read
+
+    def contributions(images: NDArray[np.float32], labels: NDArray[np.int64]) -> Contribution:
+        rows = np.zeros((len(images), len(models) * settings.cells), dtype=np.float32)
+        for row, image, label in zip(rows, images, labels, strict=True):
+            if not np.isfinite(image).all():
+                row[:] = np.nan  # which `ClippedSum` drops
+                continue
+            buffer.copy_(torch.from_numpy(image))
+            for number, model in enumerate(models):
+                answered = cell(_answers(model, buffer), int(label), settings.bins)
+                row[number * settings.cells + answered] = settings.weight
+        return rows, {}
+
+    return contributions
+
+
+def _answers(model: Classifier, images: torch.Tensor) -> NDArray[np.float64]:
+    """The logits of one image."""
+    with torch.inference_mode():
+        answers: NDArray[np.float64] = model(images)[0].numpy().astype(np.float64)
+    return answers
+
+
+def cell(logits: NDArray[np.float64], label: int, bins: int) -> int:
+    """Where a record with this label falls: 0 for a right answer and 1 for a wrong one, or a bin of class 1's score.
+
+    >>> cell(np.array([0.0, 2.0]), 1, bins=0), cell(np.array([0.0, 2.0]), 0, bins=0), cell(np.array([0.0, 2.0]), 0, 10)
+    (0, 1, 8)
+    >>> cell(np.array([np.nan, 2.0]), 1, bins=0), cell(np.array([np.nan, 2.0]), 1, bins=10)
+    (1, 0)
+    """
+    answered = bool(np.isfinite(logits).all())
+    if not bins:
+        return 0 if answered and int(logits.argmax()) == label else 1
+    if not answered:
+        return 0 if label == 1 else bins - 1
+    lead = min(max(float(logits[1]) - float(logits[0]), -700.0), 700.0)
+    return min(int(bins / (1.0 + math.exp(-lead))), bins - 1)
+
+
+MECHANISM = EvaluationMechanism()

@@ -1,0 +1,173 @@
+"""The models of an evaluation: their arrays in a request, and the classifiers that both sides build of them.
+
+A silo trusts nothing here. Names, shapes, types and sizes of all arrays follow from the settings, and are compared with
+what came before anything is built; a backbone is one of those that ship with dpdd, with the hash that was asked for,
+and never a path.
+
+>>> from dpdd.common.methods.evaluation.settings import EvaluationSettings
+>>> run = RunDescription(("cat", "dog"), (1, 8, 8), public_seed=0)
+>>> settings = EvaluationSettings(models=({"kind": "convnet", "width": 4},))
+>>> shapes = array_shapes(settings, run)
+>>> len(shapes), shapes["model0.0.weight"]
+(14, (4, 1, 3, 3))
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dpdd.common.errors import ConfigError, DpddError
+from dpdd.common.methods.base import RunDescription
+from dpdd.common.methods.evaluation.query import segment_of
+from dpdd.common.methods.evaluation.settings import ConvNetModel, EvaluationSettings, ModelSettings, TeacherModel
+from dpdd.common.models import backbone as backbones
+from dpdd.common.models.evaluation_convnet import EvaluationConvNet
+from dpdd.common.synthesis.image_embedding import ImageEmbedding
+from dpdd.common.synthesis.teacher import Teacher
+
+MOST_WEIGHTS = 1 << 22
+"""Numbers in all models of a request together, which is 16 MiB."""
+MOST_ACTIVATIONS = 1 << 27
+"""Numbers that a layer makes of one image."""
+
+Classifier = Callable[[Tensor], Tensor]
+"""Images in [0, 1] ↦ a logit for every class."""
+
+
+@dataclass(frozen=True, eq=False)
+class SentModel:
+    """A model as a request brings it: what the settings say of it, and its arrays under their own names."""
+
+    settings: ConvNetModel | TeacherModel
+    arrays: Mapping[str, NDArray[np.float32]]
+
+
+def convnet_model(network: EvaluationConvNet, width: int, mean: float = 0.0, std: float = 1.0) -> SentModel:
+    """A ConvNet of the learner `convnet`, or one that a method released."""
+    weights = {name: np.array(value.detach().cpu().numpy()) for name, value in network.state_dict().items()}
+    return SentModel(ConvNetModel(kind="convnet", width=width, mean=mean, std=std), weights)
+
+
+def teacher_model(teacher: Teacher) -> SentModel:
+    """A teacher on a backbone that ships with dpdd; ConfigError for another: silos have no file of that name."""
+    name = teacher.backbone
+    if name not in backbones.available():
+        raise ConfigError(f"a teacher is evaluated at silos on a backbone that ships with dpdd, and {name} does not")
+    settings = TeacherModel(
+        kind="teacher",
+        backbone=name,
+        sha256=teacher.backbone_sha256 or backbones.load(name).card.sha256,
+        features=teacher.embedding.features,
+        picture=teacher.embedding.side,
+    )
+    return SentModel(settings, {"weights": np.array(teacher.weights, dtype=np.float32)})
+
+
+def in_request(models: Sequence[SentModel]) -> dict[str, NDArray[np.float32]]:
+    """The arrays of all models, as a request brings them."""
+    return {
+        f"{segment_of(number)}.{name}": np.ascontiguousarray(array, dtype=np.float32)
+        for number, model in enumerate(models)
+        for name, array in model.arrays.items()
+    }
+
+
+def array_shapes(settings: EvaluationSettings, run: RunDescription) -> dict[str, tuple[int, ...]]:
+    """The arrays that a request with these settings brings; ConfigError where no such model could be run."""
+    if not settings.models:
+        raise ConfigError("the request names no model to evaluate")
+    if settings.bins and len(run.classes) != 2:
+        raise ConfigError(f"bins are for two classes, and the request has {len(run.classes)}: ask with bins = 0")
+    return {
+        f"{segment_of(number)}.{name}": shape
+        for number, model in enumerate(settings.models)
+        for name, shape in _shapes(model, run).items()
+    }
+
+
+def classifiers(
+    arrays: Mapping[str, NDArray[Any]], settings: EvaluationSettings, run: RunDescription
+) -> list[Classifier]:
+    """The models of a request; ConfigError unless its arrays are theirs, exactly."""
+    expected = array_shapes(settings, run)
+    total = sum(math.prod(shape) for shape in expected.values())
+    if total > MOST_WEIGHTS:
+        raise ConfigError(f"the models have {total} weights together, and {MOST_WEIGHTS} is the most")
+    given = {name: array.shape for name, array in arrays.items()}
+    if given != expected:
+        odd = min(name for name in given.keys() | expected.keys() if given.get(name) != expected.get(name))
+        raise ConfigError(
+            f"the request brings {_words(given.get(odd))} as {odd}, and its settings want {_words(expected.get(odd))}"
+        )
+    for name, array in arrays.items():
+        if array.dtype != np.float32 or not np.isfinite(array).all():
+            raise ConfigError(f"the request's array {name} is not of finite numbers in single precision")
+    return [
+        _classifier(model, {name: arrays[f"{segment_of(number)}.{name}"] for name in _shapes(model, run)}, run)
+        for number, model in enumerate(settings.models)
+    ]
+
+
+def _words(shape: tuple[int, ...] | None) -> str:
+    return "nothing" if shape is None else f"an array of shape {shape}"
+
+
+def _shapes(model: ModelSettings, run: RunDescription) -> dict[str, tuple[int, ...]]:
+    _, height, width = run.image_shape
+    if isinstance(model, TeacherModel):
+        return {"weights": (len(run.classes), _embedding(model, run).dimensions)}
+    if min(height, width) < 8:
+        raise ConfigError(f"the ConvNet halves images three times, and these have {height} x {width} pixels")
+    if model.width * height * width > MOST_ACTIVATIONS:
+        raise ConfigError(f"a ConvNet of width {model.width} is too wide for images of {height} x {width} pixels")
+    with torch.device("meta"):  # shapes alone: nothing is allocated
+        network = EvaluationConvNet(run.image_shape, len(run.classes), model.width)
+    return {name: tuple(value.shape) for name, value in network.state_dict().items()}
+
+
+def _classifier(model: ModelSettings, arrays: Mapping[str, NDArray[np.float32]], run: RunDescription) -> Classifier:
+    if isinstance(model, TeacherModel):
+        teacher = Teacher(np.array(arrays["weights"]), model.backbone, model.sha256, _embedding(model, run))
+        return teacher.logits
+    with torch.device("meta"):
+        network = EvaluationConvNet(run.image_shape, len(run.classes), model.width)
+    weights = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
+    network.load_state_dict(weights, assign=True)
+    network.eval().requires_grad_(False)
+    mean, std = model.mean, model.std
+    return lambda images: network((images - mean) / std)
+
+
+def _embedding(model: TeacherModel, run: RunDescription) -> ImageEmbedding:
+    """What the teacher's weights are for; ConfigError where its backbone cannot be had, or is for other images."""
+    channels, height, width = run.image_shape
+    backbone = _backbone(model.backbone, model.sha256)
+    made_for = backbone.card.architecture.channels
+    if made_for != channels:
+        raise ConfigError(f"backbone {model.backbone} is for images of {made_for} channels, not of {channels}")
+    if model.features > backbone.network.whitening.dimensions:
+        most = backbone.network.whitening.dimensions
+        raise ConfigError(f"backbone {model.backbone} has {most} features, not {model.features}")
+    if model.picture > min(height, width):
+        raise ConfigError(f"a picture of {model.picture} pixels does not fit images of {height} x {width} pixels")
+    return ImageEmbedding(model.features, model.picture, channels)
+
+
+@lru_cache(maxsize=16)
+def _backbone(name: str, sha256: str) -> backbones.Backbone:
+    if name not in backbones.available():  # before anything else: `load` would take it for a path
+        raise ConfigError(f"there is no backbone {name!r} in dpdd; there are {', '.join(backbones.available())}")
+    try:
+        with torch.random.fork_rng(devices=[]):  # building a network draws weights
+            return backbones.load(name, sha256)
+    except DpddError as error:
+        raise ConfigError(str(error)) from None

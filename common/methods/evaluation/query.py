@@ -1,0 +1,38 @@
+"""Evaluation at the silos: how often models that the request brings are right about records that nobody may see.
+
+Released: for each model a histogram over all records that are read, class x (right, wrong), or class x bin of the score
+that the model gives class 1. A record falls into one cell per model, and adds 1/√m to it, so that m models cost √m in
+noise. The models are numbers, never code: weights of an architecture that every silo has installed.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from dpdd.common.methods.base import Query, RunDescription
+from dpdd.common.methods.evaluation.settings import EvaluationSettings, TeacherModel
+from dpdd.common.privacy.clipping import Layout, class_segment
+
+
+class Evaluation(Query[EvaluationSettings], family="evaluation"):
+    """Noisy histograms of right and wrong answers."""
+
+    first_stage_input: ClassVar[bool] = True
+
+    def layout(self, settings: EvaluationSettings, run: RunDescription, stage: int) -> Layout:
+        """A histogram per model."""
+        numbers = range(len(settings.models))
+        return Layout(tuple(class_segment(segment_of(each), settings.cells, len(run.classes)) for each in numbers))
+
+    def backbones(self, settings: EvaluationSettings) -> tuple[str, ...]:
+        """Those of the teachers; each is pinned in the settings."""
+        return tuple(model.backbone for model in settings.models if isinstance(model, TeacherModel))
+
+
+def segment_of(model: int) -> str:
+    """The name of a model's histogram in a release, and the beginning of its arrays' names in a request.
+
+    >>> segment_of(0)
+    'model0'
+    """
+    return f"model{model}"
