@@ -4,31 +4,24 @@ from __future__ import annotations
 
 import argparse
 import json
+import textwrap
 from pathlib import Path
 from typing import Any
 
-from dpdd.common.cli import table
-from dpdd.common.errors import ConfigError, DataError, IntegrityError
+from dpdd.common.cli import facts, table
+from dpdd.common.errors import DataError, IntegrityError
 
 
 def export(options: argparse.Namespace) -> None:
-    """Copy what may be published into a new folder."""
-    import shutil
+    """Write what may be published into a new folder."""
+    from dpdd.server.publish.export import export as write
 
-    if options.out.exists():
-        raise ConfigError(f"{options.out}: there is something of that name already")
     card = checked_card(options.folder)
-    partial = options.out.with_name(f".{options.out.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    (partial / "store").mkdir(parents=True)
-    shutil.copytree(options.folder / "dataset", partial / "dataset")
-    for name in ("card.json", "CARD.md"):
-        shutil.copy(options.folder / name, partial / name)
-    digests = [digest for row in card["silos"] for digest in row["release_sha256"]]
-    for digest in digests:
-        shutil.copy(options.folder / "store" / digest, partial / "store" / digest)
-    partial.rename(options.out)
-    print(f"wrote {options.out}: the dataset, its card and {len(digests)} signed releases")
+    written = write(options.folder, card, options.out, with_image_folder=options.imagefolder)
+    print(f"wrote {options.out}:")
+    print(textwrap.indent(facts(written), "  "))
+    if not card["protects_people"]:
+        print("it protects nobody, so there is no entry for the registry of DP deployments")
     print(f"anybody can check it: `dpdd-server verify {options.out}`")
 
 
@@ -42,6 +35,23 @@ def verify(options: argparse.Namespace) -> None:
     releases = sum(len(row["release_sha256"]) for row in card["silos"])
     teacher = f", its teacher ({card['teacher_sha256'][:16]}…)" if card.get("teacher_sha256") else ""
     print(f"the dataset ({card['dataset_sha256'][:16]}…){teacher} and {releases} releases are as the card says")
+    for name in _checked_translations(options.folder):
+        print(f"{name}/ holds the same records")
+
+
+def _checked_translations(folder: Path) -> list[str]:
+    """The formats of others in an exported folder, after their records were compared with the dataset's."""
+    from dpdd.common.synthesis.labelled_set import LabelledSet
+    from dpdd.server.publish import huggingface, image_folder
+
+    checks = {
+        huggingface.FOLDER: huggingface.check_huggingface,
+        image_folder.FOLDER: image_folder.check_image_folder,
+    }
+    there = [name for name in checks if (folder / name).exists()]
+    for name in there:
+        checks[name](folder / name, LabelledSet.load(folder / "dataset"))
+    return there
 
 
 def checked_card(folder: Path) -> dict[str, Any]:

@@ -167,7 +167,7 @@ class Run:
         """Write the dataset, the card and `metrics.json`; returns what the latter holds."""
         digest = product.save(self.folder / "dataset")
         releases = [release for stage in stages for release in stage.releases]
-        write_card(self.folder, self.scenario, product, digest, releases, store, self.roster, self.missing)
+        write_card(self.folder, self.scenario, product, digest, releases, store, self.roster, self.missing, scores)
         metrics = {
             "scenario": self.scenario.name,
             **scores,

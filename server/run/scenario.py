@@ -202,10 +202,14 @@ class ExchangeSection(Settings):
 
 
 class Scenario(Settings):
-    """The whole file."""
+    """The whole file.
+
+    `licence` is the dataset's, for its card: an SPDX identifier such as `CC-BY-4.0`, or words.
+    """
 
     name: str
     summary: str = ""
+    licence: Annotated[str, Field(min_length=1, max_length=500)] | None = None
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     data: DataSection
     privacy: PrivacySection = PrivacySection()
