@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 IMAGE, LABEL, SOFT_LABEL = "image", "label", "soft_label"
 """The names of columns."""
+_MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
+"""Pillow's names for pixels of 8 bits in so many channels."""
 
 
 def arrow_table(dataset: LabelledSet) -> pa.Table:
@@ -70,11 +72,8 @@ def picture(file: bytes, shape: tuple[int, ...]) -> NDArray[np.uint8]:
     channels, height, width = shape
     try:
         with Image.open(io.BytesIO(file), formats=["PNG"]) as image:
-            if image.size != (width, height) or len(image.getbands()) != channels:  # before anything is unpacked
+            if image.size != (width, height) or image.mode != _MODES.get(channels):  # before anything is unpacked
                 raise DataError(f"a picture of {image.width} x {image.height} pixels, {image.mode}, has another shape")
-            pixels = np.asarray(image)
+            return np.asarray(image).reshape(height, width, channels).transpose(2, 0, 1)
     except (UnidentifiedImageError, OSError, ValueError, SyntaxError) as error:
         raise DataError(f"this is not a PNG file ({error})") from None
-    if pixels.dtype != np.uint8:
-        raise DataError(f"a picture with pixels of type {pixels.dtype} is not one of 8 bits")
-    return pixels.reshape(height, width, channels).transpose(2, 0, 1)

@@ -98,9 +98,7 @@ class Teacher:
         if not pixels.is_floating_point():
             raise DataError(f"the teacher labels images of uint8, or of floats in [0, 1], not of {pixels.dtype}")
         if pixels.numel() and not 0.0 <= pixels.min() <= pixels.max() <= 1.0:
-            raise DataError(
-                f"the teacher labels floats in [0, 1], not up to {float(pixels.max()):g}: divide them first"
-            )
+            raise DataError(f"the teacher labels floats in [0, 1], and these reach {float(pixels.max()):g}")
         return pixels if pixels.dtype == torch.float32 else pixels.float()
 
     def save(self, folder: Path) -> None:
