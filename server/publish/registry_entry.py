@@ -25,7 +25,7 @@ _HEAD = f"""\
 # A draft for the registry of differential privacy deployments (github.com/opendp/deployments-registry-data).
 # What the data card says is filled in. What only the publisher knows reads "{FILL_IN}" or {NO_DATE}.
 """
-_SLUG_GAP = re.compile(r"[\W_]+")
+_SLUG_GAP = re.compile(r"\W+|_")
 
 
 def write_registry_entry(folder: Path, card: Mapping[str, Any]) -> None:
