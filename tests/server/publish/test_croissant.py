@@ -34,6 +34,8 @@ def test_images_are_read_bit_by_bit(tmp_path: Path, channels: int) -> None:
     assert [record[f"{RECORDS}/label"] for record in records] == product.labels.tolist()
     soft = np.array([record[f"{RECORDS}/soft_label"] for record in records], np.float32)
     np.testing.assert_array_equal(soft, product.soft)
+    (fields,) = [each.fields for each in dataset.metadata.record_sets if each.id == RECORDS]
+    assert {field.name: field.repeated for field in fields} == {"image": None, "label": None, "soft_label": True}
 
 
 def test_rows_are_read_bit_by_bit(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_nothing_evaluated_nothing_said(tmp_path: Path) -> None:
     [
         ([0, 0, 1, 1], [2, 2], "(coat, shoe / boot), 2 of each,"),
         ([0, 1, 1, 1], [1, 3], "of which there are 1 coat, 3 shoe / boot,"),
-        ([1, 1, 1, 1], [0, 4], "of which there are 0 coat, 4 shoe / boot,"),
+        ([0, 0, 0, 0], [4, 0], "of which there are 4 coat, 0 shoe / boot,"),
     ],
 )
 def test_it_says_how_many_of_each_class(tmp_path: Path, labels: list[int], counts: list[int], words: str) -> None:
