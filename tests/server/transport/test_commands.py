@@ -183,7 +183,7 @@ def test_a_run_proceeds_without_the_missing_and_resume_takes_the_late(
     assert server(["verify", str(out)]) == 0
     coordinator.close()
     command = ["dpdd.server.cli", "resume", str(out), "--coordinator", str(home), "--port", "0", "--join-port", "0"]
-    again = subprocess.run([sys.executable, "-m", *command, "--quiet"], capture_output=True, text=True, timeout=120)
+    again = subprocess.run([sys.executable, "-m", *command, "--quiet"], capture_output=True, text=True)
     assert again.returncode == 0, again.stderr
     assert again.stdout == summary(json.loads((out / "metrics.json").read_text()), out) + "\n"
     assert "north" in again.stdout and f'LabelledSet.load("{out / "dataset"}")' in again.stdout
