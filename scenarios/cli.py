@@ -7,7 +7,6 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from dpdd.common.cli import Commands, guarded, print_json, table
 
@@ -88,6 +87,7 @@ def _run(options: argparse.Namespace) -> None:
     from dpdd.common.progress import Console
     from dpdd.common.synthesis.runner import SynthesisRunner
     from dpdd.scenarios.simulator import simulate
+    from dpdd.server.report.summary import summary
     from dpdd.server.run.scenario import load_scenario
 
     scenario = load_scenario(options.scenario, options.source)
@@ -110,27 +110,7 @@ def _run(options: argparse.Namespace) -> None:
     if options.json:
         print_json(metrics)
     else:
-        print(_summary(metrics, folder))
-
-
-def _summary(metrics: dict[str, Any], folder: Path) -> str:
-    from dpdd.server.report.product import in_words
-    from dpdd.server.report.scores import tables
-
-    rows = [
-        [row["silo"], "∞" if row["epsilon"] is None else f"{row['epsilon']:g}", f"{row['delta']:g}", row["accountant"]]
-        for row in metrics["privacy"]
-    ]
-    lines = ["", table(["silo", "ε", "δ", "accountant"], rows), ""]
-    lines += [line for scores in tables(metrics) for line in (scores, "")]
-    if not all(row["releasable"] for row in metrics["privacy"]):
-        lines.append("This was a simulation with repeatable or no noise: it protects nobody.")
-    look = " (look at preview.png)" if "images" in metrics["dataset"] else ""
-    lines += [
-        f"{in_words(metrics['dataset'])}: {folder / 'dataset'}{look}",
-        f"what it promises, and how to check it: {folder / 'CARD.md'}",
-    ]
-    return "\n".join(lines)
+        print(summary(metrics, folder))
 
 
 def _list(options: argparse.Namespace) -> None:

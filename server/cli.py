@@ -47,10 +47,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     export = commands.add(
         "export",
         publishing.export,
-        "copy what may be published: the dataset, its card, and the signed releases it cites",
+        "write what may be published: the dataset, its card, and the signed releases it cites",
+        "Also the dataset as a Hugging Face folder (Parquet), croissant.json, and registry.yaml, a draft for the "
+        "registry of DP deployments.",
     )
     export.add_argument("folder", type=Path, help="the run's folder")
     export.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where it goes; must not exist")
+    export.add_argument("--imagefolder", action="store_true", help="a PNG file per image, too, in a folder per class")
     verify = commands.add(
         "verify",
         publishing.verify,

@@ -1,7 +1,7 @@
 """The product: a small labelled dataset that anyone may train on, with no further privacy cost.
 
 On disk it is `dataset.safetensors` (records, labels; class names in the header), for images a `preview.png` and, where
-the releases contain a classifier, `teacher.safetensors`.
+the releases contain a classifier, `teacher.safetensors`. docs/using-the-dataset.md shows how to train on it.
 
 >>> import numpy as np, tempfile, pathlib
 >>> pets = LabelledSet(np.zeros((4, 1, 8, 8), np.uint8), np.array([0, 0, 1, 1]), ("cat", "dog"))
@@ -14,9 +14,9 @@ the releases contain a classifier, `teacher.safetensors`.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,22 +108,27 @@ class LabelledSet:
         return file_sha256(folder / DATASET)
 
     @classmethod
-    def load(cls, folder: Path) -> LabelledSet:
-        """The dataset in `folder`."""
+    def load(cls, folder: Path | str) -> LabelledSet:
+        """The dataset in `folder`; where it has a teacher, that knows which shape of images it is for."""
         from dpdd.common.synthesis.teacher import Teacher
 
+        folder = Path(folder)
         path = folder / DATASET
         try:
             with safe_open(path, framework="numpy") as file:
                 about, names = json.loads(file.metadata()["dpdd"]), set(file.keys())
-                return cls(
+                teacher = Teacher.load(folder)
+                dataset = cls(
                     file.get_tensor("rows" if "rows" in names else "images"),
                     file.get_tensor("labels"),
                     tuple(about["classes"]),
                     file.get_tensor("soft") if "soft" in names else None,
-                    Teacher.load(folder),
+                    teacher,
                     tuple(about.get("columns", ())),
                 )
+                if teacher is None or dataset.is_table:
+                    return dataset
+                return replace(dataset, teacher=replace(teacher, shape=dataset.images.shape[1:]))
         except FileNotFoundError:
             raise DataError(f"{path}: there is no dataset here") from None
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
@@ -142,24 +147,31 @@ class LabelledSet:
         picture = Image.fromarray(grid[:, :, 0] if channels == 1 else grid)
         return picture.resize((picture.width * zoom, picture.height * zoom), Image.Resampling.NEAREST)
 
-    def as_torch(self) -> TensorDataset:
-        """A torch `Dataset` of float images in [0, 1], or of rows, and integer labels."""
+    def as_torch(self, labels: Literal["hard", "soft", "both"] = "hard") -> TensorDataset:
+        """A torch `Dataset` of float images in [0, 1], or of rows, with their labels.
+
+        `hard` labels are integers, positions in `classes`; `soft` ones have a probability for each class; with `both`
+        an item has three parts: the image, its hard label, its soft label. DataError where there are no soft labels.
+        """
         import torch
         from torch.utils.data import TensorDataset
 
+        if labels not in ("hard", "soft", "both"):
+            raise DataError(f"labels are 'hard', 'soft' or 'both', not {labels!r}")
         records = torch.from_numpy(self.records.copy()).float()
-        return TensorDataset(records if self.is_table else records / 255.0, torch.from_numpy(self.labels.copy()))
+        tensors = [records if self.is_table else records / 255.0]
+        if labels != "soft":
+            tensors.append(torch.from_numpy(self.labels.copy()))
+        if labels != "hard":
+            if self.soft is None:
+                raise DataError("this dataset has no soft labels: take the hard ones")
+            tensors.append(torch.from_numpy(self.soft.copy()))
+        return TensorDataset(*tensors)
 
     def as_huggingface(self) -> Any:
-        """A Hugging Face `Dataset` with an image column, or the table's own ones, and a label column."""
+        """A Hugging Face `Dataset`: `image`, or the table's own columns, `label` and, where there are, `soft_label`."""
         import datasets
 
-        label = datasets.ClassLabel(names=list(self.classes))
-        if self.is_table:
-            values = {name: self.rows[:, number].tolist() for number, name in enumerate(self.columns)}
-            features = datasets.Features({**dict.fromkeys(self.columns, datasets.Value("float32")), "label": label})
-            return datasets.Dataset.from_dict({**values, "label": self.labels.tolist()}, features=features)
-        pictures = [image[0] if image.shape[0] == 1 else image.transpose(1, 2, 0) for image in self.images]
-        columns = {"image": [Image.fromarray(p) for p in pictures], "label": self.labels.tolist()}
-        features = datasets.Features({"image": datasets.Image(), "label": label})
-        return datasets.Dataset.from_dict(columns, features=features)
+        from dpdd.common.synthesis.arrow_table import arrow_table
+
+        return datasets.Dataset(datasets.table.InMemoryTable(arrow_table(self)))

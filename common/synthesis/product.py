@@ -84,9 +84,9 @@ class ReleasedModel:
         return file_sha256(folder / MODEL)
 
     @classmethod
-    def load(cls, folder: Path) -> ReleasedModel:
+    def load(cls, folder: Path | str) -> ReleasedModel:
         """The model in `folder`."""
-        path = folder / MODEL
+        path = Path(folder) / MODEL
         try:
             with safe_open(path, framework="numpy") as file:
                 about = json.loads(file.metadata()["dpdd"])

@@ -1,7 +1,8 @@
 """The teacher: a linear classifier (ridge regression, then Newton steps) on the embedding of an image.
 
 The releases already contain it, so it costs no further privacy (`dpdd.common.methods.sps.classifier` fits it). Its
-probabilities are labels for synthetic images, for augmentations and mixtures of them, and for anything else.
+probabilities are labels for synthetic images, for augmentations and mixtures of them, and for anything else: a script
+gets it as `LabelledSet.load(folder).teacher`. The public backbone that it stands on is named and pinned by its hash.
 
 >>> import numpy as np
 >>> teacher = Teacher(np.eye(2, 3, dtype=np.float32), "scatter28", "", ImageEmbedding(features=2, side=0, channels=1))
@@ -13,11 +14,12 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -26,7 +28,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from torch import Tensor
 
-from dpdd.common.errors import DataError
+from dpdd.common.errors import ConfigError, DataError
 from dpdd.common.models import backbone as backbones
 from dpdd.common.synthesis.image_embedding import ImageEmbedding
 from dpdd.common.synthesis.image_pyramid import random_affine
@@ -38,12 +40,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Teacher:
-    """Weights (classes, embedding) and the backbone that they are for."""
+    """Weights (classes, embedding) and the backbone that they are for.
+
+    Where known: the `shape` of the images that it learnt from, and the `folder` that it came from, in which a backbone
+    may lie that does not ship with dpdd.
+    """
 
     weights: NDArray[np.float32]
     backbone: str
     backbone_sha256: str
     embedding: ImageEmbedding
+    shape: tuple[int, ...] | None = None
+    folder: Path | None = None
 
     @property
     def classes(self) -> int:
@@ -52,8 +60,18 @@ class Teacher:
 
     @cached_property
     def _network(self) -> FeatureNetwork:
+        name: str | Path = self.backbone
+        if self.folder is not None and self.backbone not in backbones.available():
+            beside = self.folder / Path(self.backbone).name
+            name = beside if beside.with_name(f"{beside.name}.safetensors").exists() else name
         with torch.random.fork_rng(devices=[]):  # building a network draws weights: which nobody should notice
-            return backbones.load(self.backbone, self.backbone_sha256 or None).network
+            try:
+                return backbones.load(name, self.backbone_sha256 or None).network
+            except ConfigError:
+                raise DataError(
+                    f"the teacher needs the public backbone {Path(self.backbone).name} (SHA-256 "
+                    f"{self.backbone_sha256}), which is not here: put its two files beside {TEACHER}"
+                ) from None
 
     def logits(self, images: Tensor) -> Tensor:
         """Unnormalised log probabilities for images in [0, 1]; differentiable."""
@@ -61,10 +79,27 @@ class Teacher:
         embeddings = self.embedding.of(network, images, network.features(images))
         return embeddings @ torch.from_numpy(self.weights).to(embeddings).T
 
-    def probabilities(self, images: Tensor, batch: int = 500) -> Tensor:
-        """Labels for many images."""
+    def probabilities(self, images: Tensor | NDArray[Any], batch: int = 500) -> Tensor:
+        """Labels for many images (N, C, H, W): whole numbers of 8 bits, or floats in [0, 1]; of torch or NumPy."""
+        pixels = self._checked(images)
         with torch.inference_mode():
-            return torch.cat([torch.softmax(self.logits(part), 1) for part in images.split(batch)])
+            return torch.cat([torch.softmax(self.logits(part), 1) for part in pixels.split(batch)])
+
+    def _checked(self, images: Tensor | NDArray[Any]) -> Tensor:
+        """The images as single-precision floats in [0, 1]; DataError for anything that is not such images."""
+        pixels = images if isinstance(images, Tensor) else torch.from_numpy(np.array(images, order="C"))
+        wanted = self.shape or (len(self._network.normalisation.mean), "height", "width")
+        agree = [isinstance(side, str) or side == given for side, given in zip(wanted, pixels.shape[1:], strict=False)]
+        if pixels.ndim != 4 or not all(agree):
+            expected = ", ".join(map(str, ("N", *wanted)))
+            raise DataError(f"the teacher labels images of shape ({expected}), not {tuple(pixels.shape)}")
+        if pixels.dtype == torch.uint8:
+            return pixels.float() / 255.0
+        if not pixels.is_floating_point():
+            raise DataError(f"the teacher labels images of uint8, or of floats in [0, 1], not of {pixels.dtype}")
+        if pixels.numel() and not 0.0 <= pixels.min() <= pixels.max() <= 1.0:
+            raise DataError(f"the teacher labels floats in [0, 1], and these reach {float(pixels.max()):g}")
+        return pixels if pixels.dtype == torch.float32 else pixels.float()
 
     def save(self, folder: Path) -> None:
         """Write ``teacher.safetensors`` into `folder`."""
@@ -88,7 +123,9 @@ class Teacher:
                     raise ValueError(f"its weights are {weights.dtype} of shape {weights.shape}")
                 if not np.isfinite(weights).all():
                     raise ValueError("its weights are not finite")
-                return cls(weights, about["backbone"], about["sha256"], embedding)
+                if not re.fullmatch("[0-9a-f]{64}", about["sha256"]):
+                    raise ValueError("it names no hash of its backbone")
+                return cls(weights, about["backbone"], about["sha256"], embedding, folder=folder)
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
             raise DataError(f"{path}: this is not a teacher of a dpdd dataset ({error})") from None
 

@@ -5,50 +5,60 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpdd.common.cli import table
-from dpdd.common.errors import ConfigError, DataError, IntegrityError
+from dpdd.common.cli import facts, table
+from dpdd.common.errors import DataError, IntegrityError
 
 if TYPE_CHECKING:
     from dpdd.common.wire.release import Release
 
 
 def export(options: argparse.Namespace) -> None:
-    """Copy what may be published into a new folder."""
-    import shutil
+    """Write what may be published into a new folder."""
+    from dpdd.server.publish.export import export as write
 
-    if options.out.exists():
-        raise ConfigError(f"{options.out}: there is something of that name already")
     card = checked_card(options.folder)
-    partial = options.out.with_name(f".{options.out.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    (partial / "store").mkdir(parents=True)
-    shutil.copytree(options.folder / "dataset", partial / "dataset")
-    for name in ("card.json", "CARD.md"):
-        shutil.copy(options.folder / name, partial / name)
-    digests = [digest for row in _rows(card) for digest in row["release_sha256"]]
-    for digest in digests:
-        shutil.copy(options.folder / "store" / digest, partial / "store" / digest)
-    partial.rename(options.out)
-    print(f"wrote {options.out}: the dataset, its card and {len(digests)} signed releases")
+    written = write(options.folder, card, options.out, with_image_folder=options.imagefolder)
+    print(f"wrote {options.out}:")
+    print(textwrap.indent(facts(written), "  "))
+    if not card["protects_people"]:
+        print("it protects nobody, so there is no entry for the registry of DP deployments")
     print(f"anybody can check it: `dpdd-server verify {options.out}`")
 
 
 def verify(options: argparse.Namespace) -> None:
     """Check a finished run or an exported one, and say what was checked."""
-    from dpdd.server.report.card import budget_cells
+    from dpdd.server.report.card_text import budget_cells, release_rows
 
     card = checked_card(options.folder)
-    rows = [[*budget_cells(row), f"{len(row['release_sha256'])}, signed"] for row in _rows(card)]
+    rows = [[*budget_cells(row), f"{len(row['release_sha256'])}, signed"] for row in release_rows(card)]
     print(table(["silo", "ε", "δ", "releases"], rows))
-    releases = sum(len(row["release_sha256"]) for row in _rows(card))
+    releases = sum(len(row["release_sha256"]) for row in release_rows(card))
     for row in card.get("evaluation_at_silos", []):
         silo, epsilon, delta = budget_cells({"silo": row["silo"], **row["together"]})
         print(f"{silo}: release and evaluation together, ε = {epsilon} at δ = {delta}")
     teacher = f", its teacher ({card['teacher_sha256'][:16]}…)" if card.get("teacher_sha256") else ""
     print(f"the dataset ({card['dataset_sha256'][:16]}…){teacher} and {releases} releases are as the card says")
+    for name in _checked_translations(options.folder):
+        print(f"{name}/ holds the same records")
+
+
+def _checked_translations(folder: Path) -> list[str]:
+    """The formats of others in an exported folder, after their records were compared with the dataset's."""
+    from dpdd.common.synthesis.labelled_set import LabelledSet
+    from dpdd.server.publish import huggingface, image_folder
+
+    checks = {
+        huggingface.FOLDER: huggingface.check_huggingface,
+        image_folder.FOLDER: image_folder.check_image_folder,
+    }
+    there = [name for name in checks if (folder / name).exists()]
+    for name in there:
+        checks[name](folder / name, LabelledSet.load(folder / "dataset"))
+    return there
 
 
 def checked_card(folder: Path) -> dict[str, Any]:
@@ -100,11 +110,6 @@ def checked_card(folder: Path) -> dict[str, Any]:
     for silo, stated in together.items():
         _check_together(silo, stated, opened[silo])
     return card
-
-
-def _rows(card: dict[str, Any]) -> list[dict[str, Any]]:
-    """All rows of a card that name releases."""
-    return [*card["silos"], *card.get("evaluation_at_silos", [])]
 
 
 def _check_together(silo: str, stated: tuple[float | None, float], releases: list[Release]) -> None:

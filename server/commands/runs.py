@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from dpdd.common.cli import print_json, table
+from dpdd.common.cli import print_json
 from dpdd.common.errors import ConfigError
 from dpdd.server.commands.options import open_coordinator
-from dpdd.server.report.product import in_words
 
 LOG_BYTES = 10_000_000
 
@@ -43,7 +42,7 @@ def _serve(options: argparse.Namespace, scenario: Path, folder: Path) -> None:
     _log_to(coordinator.log_file)
 
     from dpdd.common.synthesis.runner import SynthesisRunner
-    from dpdd.server.report.card import budget_cells
+    from dpdd.server.report.summary import summary
     from dpdd.server.transport import running
     from dpdd.server.transport.service import Address
 
@@ -60,10 +59,8 @@ def _serve(options: argparse.Namespace, scenario: Path, folder: Path) -> None:
     )
     if options.json:
         print_json(metrics)
-        return
-    rows = [[*budget_cells(row), row["accountant"]] for row in metrics["privacy"]]
-    print(table(["silo", "ε", "δ", "accountant"], rows))
-    print(f"{in_words(metrics['dataset'])}: {folder / 'dataset'}; the card: {folder / 'CARD.md'}")
+    else:
+        print(summary(metrics, folder))
 
 
 def _log_to(path: Path) -> None:

@@ -8,14 +8,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dpdd.common.cli import software, table
+import numpy as np
+
+from dpdd.common.cli import software
 from dpdd.common.errors import IntegrityError
 from dpdd.common.privacy import events
 from dpdd.common.privacy.accounting import guarantee
+from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.common.synthesis.product import Product
 from dpdd.common.synthesis.product_files import TEACHER, file_sha256
 from dpdd.common.wire.release import Release
-from dpdd.server.report.product import in_words
+from dpdd.server.report.card_text import markdown
+from dpdd.server.report.scores import learner_facts
 from dpdd.server.run.roster import Roster
 from dpdd.server.run.scenario import Scenario
 from dpdd.server.run.store import Store
@@ -88,16 +92,6 @@ def together(releases: Sequence[Release]) -> dict[str, Any]:
         assumed = found.epsilon + 1.0
 
 
-def budget_cells(row: Mapping[str, Any]) -> list[str]:
-    """The silo, ε and δ of one of the `privacy_rows`, for a table.
-
-    >>> budget_cells({"silo": "north", "epsilon": None, "delta": 1e-5})
-    ['north', '∞', '1e-05']
-    """
-    epsilon = "∞" if row["epsilon"] is None else f"{row['epsilon']:g}"
-    return [row["silo"], epsilon, f"{row['delta']:g}"]
-
-
 def write_card(
     folder: Path,
     scenario: Scenario,
@@ -107,11 +101,13 @@ def write_card(
     store: Store,
     roster: Roster,
     missing: Mapping[str, str],
+    scores: Mapping[str, Any],
     evaluation: Sequence[Release] = (),
 ) -> None:
     """Write `card.json` and `CARD.md`, when the dataset is saved in `folder/dataset`.
 
-    `evaluation` are releases that the dataset was not made from, but judged by.
+    `scores` is what the evaluation gave (`accuracy` and other metrics by learner, `at_silos`); without any the card has
+    none. `evaluation` are releases that the dataset was not made from, but judged by.
     """
     rows, judged = privacy_rows(releases), evaluation_rows(releases, evaluation)
     for of, own in ((rows, by_silo(releases)), (judged, by_silo(evaluation))):
@@ -126,105 +122,40 @@ def write_card(
         "method": scenario.method.name,
         "mode": scenario.method.mode,
         "aggregation": scenario.method.aggregation if scenario.method.mode == "centralised" else "union",
+        "licence": scenario.licence,
         "classes": list(product.classes),
         **product.facts,
+        **_records_per_class(product),
         "dataset_sha256": dataset_sha256,
-        **({} if product.teacher is None else {"teacher_sha256": file_sha256(folder / "dataset" / TEACHER)}),
+        **_teacher_facts(product, folder),
         "protects_people": bool(rows) and all(row["releasable"] for row in [*rows, *judged]),
         "silos": rows,
         **({"evaluation_at_silos": judged} if judged else {}),
         "silos_without_release": dict(missing),
+        **_evaluation(scenario, scores),
+        **({"at_silos": scores["at_silos"]} if judged else {}),
     }
     (folder / "card.json").write_text(json.dumps(card, indent=2, ensure_ascii=False) + "\n")
-    (folder / "CARD.md").write_text(_markdown(card))
+    (folder / "CARD.md").write_text(markdown(card))
 
 
-def _markdown(card: Mapping[str, Any]) -> str:
-    if card["protects_people"]:
-        promise = (
-            "Each person's records lie in one silo, and are protected by that silo's (ε, δ) below: nobody who sees\n"
-            "this dataset, or anything made from it, learns more about whether one labelled record was in the silo's\n"
-            "data than that bound allows. Using the dataset costs no further privacy."
-        )
-    else:
-        promise = "**This is a simulation. Its noise is repeatable or absent, and it protects nobody.**"
-    header = ["silo", "ε", "δ", "accountant", "event", "releases (SHA-256)"]
-    cells = [
-        [
-            *budget_cells(row),
-            row["accountant"],
-            events.describe(events.from_json(row["event"])),
-            " ".join(digest[:16] + "…" for digest in row["release_sha256"]),
-        ]
-        for row in card["silos"]
-    ]
-    judged = card.get("evaluation_at_silos", [])
-    if judged:
-        header, cells = _with_evaluation(header, cells, judged)
-    open_silos = [row["silo"] for row in card["silos"] if row["public_counts"]]
-    counts = "Labels, class counts and the number of records are protected too."
-    if open_silos:
-        counts = (
-            f"Labels are protected too; class counts are, except of {', '.join(open_silos)}: declared public there."
-        )
-    teacher = ""
-    if "teacher_sha256" in card:
-        teacher = f"- `dataset/{TEACHER}`, made from the same releases, has SHA-256 `{card['teacher_sha256']}`.\n"
-    absent = "".join(f"- {silo}: {why}\n" for silo, why in card["silos_without_release"].items())
-    return f"""# {card["name"]}
-
-{card["summary"]}
-
-{in_words(card)} in {len(card["classes"])} classes ({", ".join(card["classes"])}), made by {card["software"]}
-with {card["method"]} ({card["mode"]}, silos joined by {card["aggregation"]}).
-
-## Privacy
-
-{promise}
-
-Neighbours: {events.NEIGHBOURS}. {counts}
-
-```
-{table(header, cells)}
-```
-{_about_evaluation(judged)}{"Silos that did not take part, or not in every stage:" + chr(10) + absent if absent else ""}
-## Verifying
-
-- `dataset/{card["file"]}` has SHA-256 `{card["dataset_sha256"]}`.
-{teacher}- Every release named above lies in `store/` under its SHA-256, signed (Ed25519) with the key in `card.json`.
-"""
+def _records_per_class(product: Product) -> dict[str, Any]:
+    """How many records of each class there are, in the order of the classes; nothing for a model."""
+    if not isinstance(product, LabelledSet):
+        return {}
+    return {"records_per_class": np.bincount(product.labels, minlength=len(product.classes)).tolist()}
 
 
-def _with_evaluation(
-    header: list[str], cells: list[list[str]], judged: Sequence[Mapping[str, Any]]
-) -> tuple[list[str], list[list[str]]]:
-    """The table with a column that says what was released for, and two lines more for each silo that evaluated."""
-    lines = []
-    rows = {row["silo"]: row for row in judged}
-    for silo, *rest in cells:
-        lines.append([silo, "dataset", *rest])
-        if silo in rows:
-            row = rows[silo]
-            event = events.describe(events.from_json(row["event"]))
-            digests = " ".join(digest[:16] + "…" for digest in row["release_sha256"])
-            lines.append([silo, "evaluation", *budget_cells(row)[1:], row["accountant"], event, digests])
-            both = {"silo": silo, **row["together"]}
-            lines.append([silo, "together", *budget_cells(both)[1:], both["accountant"], "", ""])
-    return [header[0], "for", *header[1:]], lines
+def _teacher_facts(product: Product, folder: Path) -> dict[str, Any]:
+    """The hash of the saved teacher, and the public backbone that it needs."""
+    if product.teacher is None:
+        return {}
+    backbone = {"name": Path(product.teacher.backbone).name, "sha256": product.teacher.backbone_sha256}
+    return {"teacher_sha256": file_sha256(folder / "dataset" / TEACHER), "teacher_backbone": backbone}
 
 
-def _about_evaluation(judged: Sequence[Mapping[str, Any]]) -> str:
-    """What the evaluation read, in a sentence."""
-    if not judged:
-        return ""
-    inside = [row["silo"] for row in judged if not row["held_out"]]
-    if not inside:
-        read = "records that the silos held out: no release that the dataset was made from has read them"
-    else:
-        read = (
-            f"all records of {', '.join(inside)} (in-sample: the dataset was made from them), held-out ones elsewhere"
-        )
-    return (
-        f"The evaluation at the silos read {read}.\nWhat holds for a silo that evaluated is the line 'together'; it "
-        "does not assume that the two releases read different records.\n"
-    )
+def _evaluation(scenario: Scenario, scores: Mapping[str, Any]) -> dict[str, Any]:
+    if not scores.get("accuracy"):
+        return {}
+    test_data = f"the test data of {scenario.data.dataset}" if scenario.data.dataset else "the coordinator's test data"
+    return {"evaluation": {"test_data": test_data, "learners": learner_facts(scores)}}

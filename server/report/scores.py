@@ -10,7 +10,7 @@ ConvNet from scratch  hard labels  81.2 ± 1.0
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpdd.common.cli import table
@@ -48,9 +48,8 @@ def score_table(metrics: Mapping[str, Any]) -> str:
     columns = {"accuracy": metrics["accuracy"], **metrics.get("metrics", {})}
     rows = []
     for name, score in metrics["accuracy"].items():
-        source = _LEARNT_FROM[score["labels"]] if "labels" in score else "the releases"
         values = [_value(METRICS[column], column_scores[name]) for column, column_scores in columns.items()]
-        rows.append([_title(name, score), source, *values])
+        rows.append([_title(name, score), _learnt_from(score), *values])
     return table(["learner", "learnt from", *(METRICS[column].title for column in columns)], rows)
 
 
@@ -118,6 +117,49 @@ def _cost(about: Mapping[str, Any]) -> str:
         return spent
     dearest = max(together, key=lambda row: float(row["epsilon"]))
     return f"{spent}; with the release before, ε = {dearest['epsilon']:g} at δ = {dearest['delta']:g}"
+
+
+def learner_facts(metrics: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Per learner, as a card shows it: what it is, what it learnt from, in how many runs, and each metric's figures.
+
+    >>> score = {"mean": 0.8125, "std": 0.01, "runs": [0.8025, 0.8225], "labels": "hard"}
+    >>> (row,) = learner_facts({"accuracy": {"convnet": score}})
+    >>> row["learner"], row["learnt_from"], row["runs"], row["metrics"]
+    ('ConvNet from scratch', 'hard labels', 2, {'accuracy': {'mean': 0.8125, 'std': 0.01}})
+    """
+    columns = {"accuracy": metrics["accuracy"], **metrics.get("metrics", {})}
+    return [
+        {
+            "learner": _title(name, score),
+            "learnt_from": _learnt_from(score),
+            "runs": len(score["runs"]),
+            "metrics": {
+                column: {"mean": of[name]["mean"], "std": of[name]["std"]}
+                for column, of in columns.items()
+                if name in of
+            },
+        }
+        for name, score in metrics["accuracy"].items()
+    ]
+
+
+def facts_table(learners: Sequence[Mapping[str, Any]]) -> str:
+    """What `learner_facts` gave, as a table."""
+    columns = list(dict.fromkeys(name for row in learners for name in row["metrics"]))
+    rows = []
+    for row in learners:
+        values = [
+            _value(METRICS[name], {**row["metrics"][name], "runs": range(row["runs"])})
+            if name in row["metrics"]
+            else ""
+            for name in columns
+        ]
+        rows.append([row["learner"], row["learnt_from"], str(row["runs"]), *values])
+    return table(["learner", "learnt from", "runs", *(METRICS[name].title for name in columns)], rows)
+
+
+def _learnt_from(score: Mapping[str, Any]) -> str:
+    return _LEARNT_FROM[score["labels"]] if "labels" in score else "the releases"
 
 
 def _title(name: str, score: Mapping[str, Any]) -> str:

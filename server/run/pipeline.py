@@ -214,10 +214,14 @@ class Run:
         """Write the dataset, the card and `metrics.json`; returns what the latter holds."""
         digest = product.save(self.folder / "dataset")
         releases = [release for stage in stages for release in stage.releases]
-        evaluation = [] if evaluated is None else evaluated.releases
-        write_card(self.folder, self.scenario, product, digest, releases, store, self.roster, self.missing, evaluation)
+        evaluation: Sequence[Release] = ()
         if evaluated is not None:
+            evaluation = evaluated.releases
             more["at_silos"] = {**evaluated.figures, "privacy": evaluation_rows(releases, evaluation)}
+        figures = {**scores, **more}
+        write_card(
+            self.folder, self.scenario, product, digest, releases, store, self.roster, self.missing, figures, evaluation
+        )
         metrics = {
             "scenario": self.scenario.name,
             **scores,

@@ -6,6 +6,7 @@ these schemas, and nowhere else. Paths in `[data]` are relative to the file.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from importlib import resources
 from importlib.metadata import entry_points
@@ -177,10 +178,14 @@ class ExchangeSection(Settings):
 
 
 class Scenario(Settings):
-    """The whole file."""
+    """The whole file.
+
+    `licence` is the dataset's, for its card: an SPDX identifier such as `CC-BY-4.0`, or words.
+    """
 
     name: str
     summary: str = ""
+    licence: Annotated[str, Field(min_length=1, max_length=500)] | None = None
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     data: DataSection
     privacy: PrivacySection = PrivacySection()

@@ -179,3 +179,53 @@ def test_saving_twice_gives_the_same_file(tmp_path: Path) -> None:
     dataset = LabelledSet(np.zeros((2, 1, 4, 4), np.uint8), np.array([0, 1]), ("a", "b"))
     assert len({dataset.save(tmp_path / str(number)) for number in range(8)}) == 1
     assert len({table().save(tmp_path / f"table {number}") for number in range(8)}) == 1
+
+
+# Soft labels
+
+
+def with_soft(dataset: LabelledSet) -> LabelledSet:
+    soft = np.random.default_rng(3).dirichlet(np.ones(2), len(dataset)).astype(np.float32)
+    return LabelledSet(dataset.records, dataset.labels, CLASSES, soft, columns=dataset.columns)
+
+
+@pytest.mark.parametrize("plain", [images(), table()], ids=["images", "table"])
+def test_soft_labels_for_torch_on_request(plain: LabelledSet) -> None:
+    dataset = with_soft(plain)
+    assert dataset.soft is not None
+    hard, soft, both = (dataset.as_torch(labels=labels).tensors for labels in ("hard", "soft", "both"))
+    assert (len(hard), len(soft), len(both)) == (2, 2, 3)
+    assert torch.equal(hard[0], soft[0]) and torch.equal(hard[0], both[0]) and torch.equal(hard[1], both[1])
+    assert torch.equal(soft[1], both[2]) and soft[1].dtype == torch.float32
+    np.testing.assert_array_equal(soft[1].numpy(), dataset.soft)
+    soft[1].zero_()
+    assert dataset.soft.any()  # a copy
+    assert torch.equal(dataset.as_torch().tensors[1], hard[1])
+    for labels in ("soft", "both"):
+        with pytest.raises(DataError, match="no soft labels"):
+            plain.as_torch(labels=labels)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="'hard', 'soft' or 'both'"):
+        dataset.as_torch(labels="all")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("plain", [images(3), table()], ids=["images", "table"])
+def test_soft_labels_for_hugging_face(plain: LabelledSet) -> None:
+    dataset = with_soft(plain)
+    assert dataset.soft is not None
+    shared = dataset.as_huggingface()
+    assert shared.column_names == [*(dataset.columns or ("image",)), "label", "soft_label"]
+    np.testing.assert_array_equal(np.array(shared["soft_label"], np.float32), dataset.soft)
+    assert shared.features["soft_label"].feature.dtype == "float32"
+    assert "soft_label" not in plain.as_huggingface().column_names
+
+
+def test_columns_that_are_called_like_labels_are_refused() -> None:
+    for name in ("label", "soft_label"):
+        dataset = LabelledSet(table().rows, table().labels, CLASSES, columns=("a", name, "c"))
+        with pytest.raises(DataError, match=f"a column '{name}'"):
+            dataset.as_huggingface()
+
+
+def test_a_folder_may_be_named_by_a_string(tmp_path: Path) -> None:
+    images().save(tmp_path)
+    np.testing.assert_array_equal(LabelledSet.load(str(tmp_path)).images, images().images)

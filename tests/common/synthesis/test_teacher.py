@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -112,6 +113,92 @@ def test_embeddings_of_another_backbone_are_refused(backbone: str) -> None:
     teacher = Teacher(np.zeros((3, 23), np.float32), backbone, "0" * 64, ImageEmbedding(6, 4, 1))
     with pytest.raises(IntegrityError, match="asked for"):
         teacher.logits(torch.rand(1, *SHAPE))
+
+
+# From a script
+
+
+def folder_with_teacher(backbone: str, folder: Path) -> LabelledSet:
+    images, labels = bars(6, seed=5)
+    folder.mkdir(exist_ok=True)
+    pixels = (255.0 * images).round().byte().numpy()
+    dataset = LabelledSet(pixels, labels.numpy(), tuple(map(str, range(CLASSES))), teacher=saved(backbone, folder))
+    dataset.save(folder)
+    return dataset
+
+
+def test_a_script_may_give_numpy_or_torch(backbone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pixels = folder_with_teacher(backbone, tmp_path / "set").images
+    monkeypatch.chdir(tmp_path)
+    teacher = LabelledSet.load("set").teacher
+    assert teacher is not None and teacher.shape == SHAPE
+    floats = torch.from_numpy(pixels).float() / 255.0
+    expected = teacher.probabilities(floats)
+    assert expected.shape == (6, CLASSES)
+    read_only = pixels.copy()
+    read_only.flags.writeable = False
+    for given in (pixels, read_only, torch.from_numpy(pixels), floats.numpy(), pixels[:, :, ::-1][:, :, ::-1]):
+        assert torch.equal(teacher.probabilities(given), expected)
+    torch.testing.assert_close(teacher.probabilities(floats.double()), expected)
+    assert teacher.probabilities(pixels[:0]).shape == (0, CLASSES)
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (np.zeros(SHAPE, np.uint8), r"shape \(N, 1, \d+, \d+\), not \(1, "),
+        (np.zeros((2, 3, *SHAPE[1:]), np.uint8), r"shape \(N, 1, "),
+        (np.zeros((2, 1, SHAPE[1] + 1, SHAPE[2]), np.uint8), r"shape \(N, 1, "),
+        (np.zeros((2, *SHAPE), np.int64), r"not of torch.int64"),
+        (np.full((2, *SHAPE), 255.0, np.float32), r"these reach 255"),
+        (np.full((2, *SHAPE), -0.1, np.float32), r"in \[0, 1\]"),
+        (np.full((2, *SHAPE), np.nan, np.float32), r"in \[0, 1\]"),
+    ],
+    ids=["one image", "channels", "height", "integers", "not divided", "negative", "nan"],
+)
+def test_other_images_are_refused_in_one_sentence(
+    backbone: str, tmp_path: Path, images: np.ndarray, message: str
+) -> None:
+    folder_with_teacher(backbone, tmp_path)
+    teacher = LabelledSet.load(tmp_path).teacher
+    assert teacher is not None
+    with pytest.raises(DataError, match=message):
+        teacher.probabilities(images)
+
+
+def test_without_a_dataset_it_knows_the_channels(backbone: str, tmp_path: Path) -> None:
+    teacher = saved(backbone, tmp_path)
+    with pytest.raises(DataError, match=r"\(N, 1, height, width\), not \(2, 3, "):
+        teacher.probabilities(torch.zeros(2, 3, *SHAPE[1:]))
+
+
+def test_its_backbone_may_lie_beside_it(backbone: str, tmp_path: Path) -> None:
+    """The coordinator's path means nothing elsewhere; the name and the hash do."""
+    own, home = tmp_path / "coordinator", tmp_path / "set"
+    own.mkdir()
+    for suffix in (".safetensors", ".json"):
+        shutil.copy(f"{backbone}{suffix}", own / f"tiny{suffix}")
+    pixels = folder_with_teacher(str(own / "tiny"), home).images
+
+    def labels() -> torch.Tensor:
+        teacher = LabelledSet.load(home).teacher
+        assert teacher is not None
+        return teacher.probabilities(pixels)
+
+    expected = labels()
+    files = [path.rename(tmp_path / path.name) for path in own.iterdir()]
+    with pytest.raises(DataError, match=r"needs the public backbone tiny \(SHA-256 [0-9a-f]{64}\)"):
+        labels()
+    for path in files:
+        path.rename(home / path.name)
+    assert torch.equal(labels(), expected)
+
+
+def test_a_teacher_without_its_backbones_hash_is_refused(backbone: str, tmp_path: Path) -> None:
+    teacher = saved(backbone, tmp_path)
+    Teacher(teacher.weights, backbone, "", teacher.embedding).save(tmp_path)
+    with pytest.raises(DataError, match="names no hash of its backbone"):
+        Teacher.load(tmp_path)
 
 
 # What it labels

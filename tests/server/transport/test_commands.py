@@ -27,6 +27,7 @@ from dpdd.scenarios.simulator.silos import set_up
 from dpdd.scenarios.simulator.simulation import Simulation
 from dpdd.server.cli import main as server
 from dpdd.server.commands import runs
+from dpdd.server.report.summary import summary
 from dpdd.server.run.scenario import load_scenario
 from dpdd.server.transport import authority, running, tls_log
 from dpdd.server.transport.coordinator import Coordinator
@@ -181,6 +182,11 @@ def test_a_run_proceeds_without_the_missing_and_resume_takes_the_late(
     assert entries(north) == entries(east) == ["open", "reserve", "commit"]
     assert server(["verify", str(out)]) == 0
     coordinator.close()
+    command = ["dpdd.server.cli", "resume", str(out), "--coordinator", str(home), "--port", "0", "--join-port", "0"]
+    again = subprocess.run([sys.executable, "-m", *command, "--quiet"], capture_output=True, text=True)
+    assert again.returncode == 0, again.stderr
+    assert again.stdout == summary(json.loads((out / "metrics.json").read_text()), out) + "\n"
+    assert "north" in again.stdout and f'LabelledSet.load("{out / "dataset"}")' in again.stdout
 
 
 def test_commands_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

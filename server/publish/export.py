@@ -1,0 +1,78 @@
+"""A published folder: what may be shown of a finished run, whole or not at all.
+
+It has what `dpdd-server verify` checks (the dataset, its card, the signed releases that the card cites) and the same
+dataset and card in the formats of others. Nothing in it depends on when or where it was written.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dpdd.common.errors import ConfigError
+from dpdd.common.synthesis.labelled_set import LabelledSet
+from dpdd.common.synthesis.product_files import TEACHER
+from dpdd.server.publish import huggingface, image_folder
+from dpdd.server.publish.croissant import CROISSANT, write_croissant
+from dpdd.server.publish.registry_entry import REGISTRY, write_registry_entry
+from dpdd.server.report.card_text import release_rows
+
+
+def export(run: Path, card: Mapping[str, Any], out: Path, *, with_image_folder: bool = False) -> dict[str, str]:
+    """Write what may be published of `run`, whose card was checked, into the new folder `out`.
+
+    Returned is what there is, by file or folder. A model has no records, so it comes without the formats of datasets;
+    a run that protects nobody is no deployment for the registry.
+    """
+    if out.exists():
+        raise ConfigError(f"{out}: there is something of that name already")
+    partial = out.with_name(f".{out.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        written = _copy(run, card, partial)
+        written |= _translate(partial, card, with_image_folder)
+        partial.rename(out)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return written
+
+
+def _copy(run: Path, card: Mapping[str, Any], partial: Path) -> dict[str, str]:
+    """What `verify` checks, byte for byte."""
+    (partial / "store").mkdir(parents=True)
+    shutil.copytree(run / "dataset", partial / "dataset")
+    for name in ("card.json", "CARD.md"):
+        shutil.copyfile(run / name, partial / name)
+    digests = [digest for row in release_rows(card) for digest in row["release_sha256"]]
+    for digest in digests:
+        shutil.copyfile(run / "store" / digest, partial / "store" / digest)
+    return {
+        f"dataset/{card['file']}": "the model" if "model" in card else "the dataset",
+        **({f"dataset/{TEACHER}": "its teacher, which labels any images"} if "teacher_sha256" in card else {}),
+        "CARD.md, card.json": "what it promises, and to whom",
+        "store/": f"{len(digests)} signed releases",
+    }
+
+
+def _translate(partial: Path, card: Mapping[str, Any], with_image_folder: bool) -> dict[str, str]:
+    """The formats of others."""
+    written = {}
+    if "model" not in card:
+        dataset = LabelledSet.load(partial / "dataset")
+        if with_image_folder and dataset.is_table:
+            raise ConfigError("--imagefolder is for images, and this dataset is a table")
+        huggingface.write_huggingface(partial / huggingface.FOLDER, dataset, card)
+        written[f"{huggingface.FOLDER}/"] = "Parquet and README.md, for `datasets` and the hub"
+        write_croissant(partial, dataset, card)
+        written[CROISSANT] = "its description for tools (MLCommons Croissant)"
+        if with_image_folder:
+            image_folder.write_image_folder(partial / image_folder.FOLDER, dataset)
+            written[f"{image_folder.FOLDER}/"] = "a PNG file per image, a folder per class"
+    elif with_image_folder:
+        raise ConfigError("--imagefolder is for images, and this run made a model")
+    if card["protects_people"]:
+        write_registry_entry(partial, card)
+        written[REGISTRY] = "a draft for the registry of DP deployments; some fields are yours to fill in"
+    return written

@@ -1,0 +1,43 @@
+"""What a finished run prints, for `dpdd-sim` and `dpdd-server` alike: guarantees, scores, where the product is, one
+line of Python that loads it.
+
+>>> print(loading_line({"images": 500}, Path("runs/mine/dataset")))
+from dpdd.common.synthesis.labelled_set import LabelledSet; dataset = LabelledSet.load("runs/mine/dataset")
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dpdd.common.cli import table
+from dpdd.server.report.card_text import budget_cells
+from dpdd.server.report.product import in_words
+from dpdd.server.report.scores import tables
+
+
+def summary(metrics: Mapping[str, Any], folder: Path) -> str:
+    """What `metrics.json` of the run in `folder` says, for people."""
+    rows = [[*budget_cells(row), row["accountant"]] for row in metrics["privacy"]]
+    lines = ["", table(["silo", "ε", "δ", "accountant"], rows), ""]
+    lines += [line for scores in tables(metrics) for line in (scores, "")]
+    if not all(row["releasable"] for row in metrics["privacy"]):
+        lines.append("This was a simulation with repeatable or no noise: it protects nobody.")
+    look = " (look at preview.png)" if "images" in metrics["dataset"] else ""
+    lines += [
+        f"{in_words(metrics['dataset'])}: {folder / 'dataset'}{look}",
+        f"what it promises, and how to check it: {folder / 'CARD.md'}",
+        "to load it in Python:",
+        f"  {loading_line(metrics['dataset'], folder / 'dataset')}",
+    ]
+    return "\n".join(lines)
+
+
+def loading_line(facts: Mapping[str, Any], folder: Path) -> str:
+    """One line of Python that loads the product in `folder`, of which `facts` is what its card says."""
+    path = json.dumps(str(folder), ensure_ascii=False)
+    if "model" in facts:
+        return f"from dpdd.common.synthesis.product import ReleasedModel; model = ReleasedModel.load({path})"
+    return f"from dpdd.common.synthesis.labelled_set import LabelledSet; dataset = LabelledSet.load({path})"
