@@ -120,7 +120,7 @@ def measure(counts: list[int], features: int) -> list[dict[str, float]]:
 def main() -> None:
     """Print a table, and how memory and time grow with the records."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--records", type=int, nargs="+", default=[2000, 20_000])
+    parser.add_argument("--records", type=int, nargs=3, default=[200, 2000, 20_000], help="the first shows fixed costs")
     parser.add_argument("--features", type=int, default=64, help="random features of DP-MERF")
     parser.add_argument("--release", type=Path)
     options = parser.parse_args()
@@ -143,10 +143,13 @@ def main() -> None:
     ]
     header = ["records", "peak MB", "seconds", "CPU s", "CPU ms/record", "processors busy", "two could have had"]
     print(table(header, cells))
-    few, many = rows[0], rows[-1]
+    fixed, few, many = rows
     times = many["records"] / few["records"]
-    print(f"for {times:.0f} times the records: peak memory {many['peak'] / few['peak']:.3f} times,", end=" ")
-    print(f"seconds {many['seconds'] / few['seconds']:.2f} times, CPU seconds {many['cpu'] / few['cpu']:.2f} times")
+    print(f"{times:.0f} times the records take {many['peak'] / few['peak']:.3f} times the memory at its peak")
+    for one, other in ((fixed, few), (few, many)):
+        more = other["records"] - one["records"]
+        seconds, cpu = (1000 * (other[each] - one[each]) / more for each in ("seconds", "cpu"))
+        print(f"the next {more:.0f} records take {seconds:.3f} ms and {cpu:.3f} ms of CPU each")
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     print(f"({len(os.sched_getaffinity(0))} processors, load {load} with whatever else runs here)")
 

@@ -146,6 +146,9 @@ def test_batches_of_records_on_disk_are_those_of_records_in_memory(tmp_path: Pat
                 assert batch.dtype == np.float32 and np.array_equal(batch, wanted), name
                 assert batch.flags.writeable and np.array_equal(batch_labels, wanted_labels)
         assert np.array_equal(records.read(np.array([149, 3])), inside.read(np.array([149, 3])))
+        some = records.take([149, 3, 80])
+        assert np.array_equal(some.read(slice(None)), inside.read(np.array([149, 3, 80]))), name
+        assert some.labels.tolist() == labels[[149, 3, 80]].tolist() and some.shape == (1, 4, 5)
         assert repr(records) == "Records(private)" == repr(records.take([1, 2]))
         with pytest.raises(TypeError, match="private records"):
             pickle.dumps(records)

@@ -71,6 +71,23 @@ def test_a_row_group_is_read_once_for_batches_in_order(tmp_path: Path, monkeypat
     assert groups[5:] == [0], "the last two are kept, and a group that is asked for twice is read once"
 
 
+def test_large_row_groups_are_never_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet_table, "MOST_IMAGES", 8)
+    encoded = pa.array([picture(image) for image in IMAGES], pa.binary())
+    pq.write_table(pa.table({"label": LABELS, "image": encoded}), tmp_path / "t.parquet")
+    rows: list[int] = []
+    real = pq.ParquetFile.read_row_group
+
+    def read_row_group(self: Any, at: int, **more: Any) -> Any:
+        table = real(self, at, **more)
+        rows.append(table.num_rows)
+        return table
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", read_row_group)
+    read_everywhere(load(spec("parquet", "t.parquet", image_column="image"), tmp_path), IMAGES)
+    assert max(rows) == 8
+
+
 # NPZ and IDX
 
 
@@ -87,12 +104,13 @@ def test_arrays_in_any_order_and_packing(tmp_path: Path, save: Any, dtype: str, 
 
 
 def test_a_damaged_array_is_noticed_by_its_checksum(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", images=IMAGES, labels=LABELS)
+    images = np.random.default_rng(0).integers(0, 256, (2, 1, 200, 200), dtype=np.uint8)
+    np.savez(tmp_path / "a.npz", images=images, labels=[0, 1])
     data = bytearray((tmp_path / "a.npz").read_bytes())
-    data[data.index(IMAGES.tobytes()) + 500] ^= 1
+    data[data.index(images.tobytes()) + 70_000] ^= 1
     (tmp_path / "a.npz").write_bytes(data)
     with pytest.raises(DataError, match="BadZipFile"):
-        load(spec("npz", "a.npz"), tmp_path)
+        load(spec("npz", "a.npz", (1, 200, 200)), tmp_path)
 
 
 @pytest.mark.parametrize("change", ["cut", "more", "flipped"])
