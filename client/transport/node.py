@@ -259,7 +259,11 @@ class Node:
         def tell(received: int) -> None:
             self._say(f"sending {words}" + (f", from byte {received}" if received else ""))
 
-        if self._send_with_retries(lambda channel: upload(channel, path, manifest, tell)):
+        def sent(count: int) -> None:
+            if count < manifest.size:  # most releases are one chunk, and the line above is enough
+                self._console("sending", count, manifest.size)
+
+        if self._send_with_retries(lambda channel: upload(channel, path, manifest, tell, sent)):
             self._say(f"request {request_id[:12]}: the coordinator has the release ({words})")
         else:
             self._report_failure(request_id)

@@ -28,6 +28,7 @@ from dpdd.common.models.feature_network import FeatureNetwork, Normalisation
 from dpdd.common.models.probe import accuracy, extract, linear_probe
 from dpdd.common.models.training import Training, TrainingSettings
 from dpdd.common.models.wrn import WideResNetArchitecture
+from dpdd.common.progress import duration
 
 
 @dataclass(frozen=True)
@@ -298,10 +299,11 @@ def _run_epoch(training: Training, validation: tuple[Tensor, Tensor], say: _Jour
 
         loss, steps = training.run_epoch(on_step)
     speed = steps * training.settings.batch_size / max(training.seconds - before, 1e-9)
+    left = training.seconds * (1.0 / training.progress - 1.0)
     say(
         f"epoch {training.epoch:3d}  progress {training.progress:6.1%}  loss {loss:.4f}  "
         f"held-out accuracy {accuracy(training.result(), *validation):.4f}  {speed:.0f} images/s  "
-        f"{training.seconds / 60:.1f} min"
+        f"{training.seconds / 60:.1f} min" + (f", {duration(left)} left" if left > 0 else "")
     )
 
 

@@ -60,7 +60,8 @@ def test_it_learns_and_says_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]
     assert result.card.architecture.height == 28 and result.card.classes == 3
     lines = (tmp_path / "tiny.log").read_text().splitlines()
     assert lines[0] == settings.command()
-    assert sum(line.startswith("epoch") for line in lines) == 8
+    epochs = [line for line in lines if line.startswith("epoch")]
+    assert [line.endswith(" left") for line in epochs] == [True] * 7 + [False]
     assert "linear probe on fashion-mnist" in lines[-1] and result.card.sha256 in lines[-2]
     out, err = capfd.readouterr()
     assert out == "" and err.splitlines() == lines
