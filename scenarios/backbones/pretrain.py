@@ -207,9 +207,9 @@ def probe(network: FeatureNetwork, name: str) -> str:
     return f"linear probe on {name}, not private: test accuracy {score:.4f} ({speed:.0f} images/s forward)"
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
-    """Add ``pretrain`` to a command; the parsed arguments' `run` does the work and gives the exit code."""
-    parser = subparsers.add_parser("pretrain", help="train a public backbone from a public dataset")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add what ``pretrain`` takes to its parser; `run` does the work."""
+    parser.formatter_class = argparse.HelpFormatter  # the defaults below are spelled as one types them
     add = parser.add_argument
 
     add("--name", required=True, help="the backbone's name, and that of its files")
@@ -251,11 +251,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     setting("validation", float, "share of the images held out")
     setting("seed", int, "of weights, order and augmentation")
     setting("start", str, "begin with the weights of this backbone, of the same shape and data; give another --seed")
-    parser.set_defaults(run=_run)
-    return parser
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> None:
+    """Pretrain as the command line says."""
     if arguments.threads is not None:
         torch.set_num_threads(arguments.threads)
     pretrain(
@@ -266,7 +265,6 @@ def _run(arguments: argparse.Namespace) -> int:
         quiet=arguments.quiet,
         probes=tuple(arguments.probe),
     )
-    return 0
 
 
 class _Journal:
