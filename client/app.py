@@ -39,6 +39,7 @@ def make_app(progress: Callable[[str], Progress] = lambda _silo: silent) -> Clie
         except (DpddError, OSError, KeyError) as error:
             # What went wrong may depend on the records, so the coordinator learns only that something did.
             log.error("no answer to the coordinator: %s", error)
+            log.info("where it went wrong:", exc_info=True)
             return Message(Error(SILO_FAILED, "the silo could not answer; its own log says why"), reply_to=message)
         return Message(flower.pack(reply, "dpdd.v1.Answer"), reply_to=message)
 

@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     plan = _silo_command(
         commands, "plan", requests.plan, "show what a request would cost, without touching records", json=True
     )
-    plan.add_argument("request", type=Path, help="a request file (*.request)")
+    plan.add_argument("request", help="a request file (*.request), or the first characters of a waiting request's id")
     log = _silo_command(
         commands, "log", ledger.log, "show the ledger, verified against its hashes and signatures", json=True
     )

@@ -1,4 +1,4 @@
-"""Durable files that are written once and never replaced, and an exclusive lock between processes."""
+"""Durable files that are written once and never replaced, and exclusive locks between processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from dpdd.common.errors import LedgerError
+from dpdd.common.errors import ConfigError, LedgerError
 from dpdd.common.files.atomic import sync_folder
 
 
@@ -57,6 +57,30 @@ def exclusive(path: Path, timeout: float, waiting: Callable[[], None] = lambda: 
                     waiting()
                     reported = True
                 time.sleep(0.02)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def only_one(path: Path, what: str) -> Iterator[None]:
+    """Hold `path` for as long as this process does `what`; ConfigError, at once, when another process does.
+
+    A lock of the process, not of the file: no child keeps it, and a crash ends it. The file says who holds it.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ConfigError(f"{path}: the lock cannot be opened ({error.strerror})") from None
+    try:
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            holder = os.read(descriptor, 20).decode(errors="replace").strip()
+            process = f"process {holder}" if holder.isdecimal() else "another process"
+            raise ConfigError(f"{path.parent.parent}: {process} {what} already; stop it first") from None
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()}\n".encode())
         yield
     finally:
         os.close(descriptor)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 from dpdd.client.durable import write_new
@@ -18,6 +19,16 @@ class Outbox:
         """The signed release for `request_id`, if one was finished."""
         try:
             return self.path(request_id).read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise LedgerError(f"{self.path(request_id)}: a release cannot be read ({error.strerror})") from None
+
+    def sha256(self, request_id: str) -> str | None:
+        """The hash of the release for `request_id` as it is on disk now, if it is there."""
+        try:
+            with self.path(request_id).open("rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
         except FileNotFoundError:
             return None
         except OSError as error:

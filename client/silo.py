@@ -83,6 +83,16 @@ class Silo:
         return self.folder / "state"
 
     @property
+    def node_log(self) -> Path:
+        """Where `dpdd-client run` writes what it did."""
+        return self._state / "node.log"
+
+    @property
+    def node_lock(self) -> Path:
+        """What `dpdd-client run` holds, so that there is one of it."""
+        return self._state / "node.lock"
+
+    @property
     def public_key(self) -> bytes:
         """What verifies this silo's releases."""
         return public_bytes(self._key)

@@ -38,12 +38,23 @@ class Commands:
     def __init__(self, program: str, description: str) -> None:
         self.parser = argparse.ArgumentParser(prog=program, description=description)
         self.parser.add_argument("--version", action="version", version=software())
+        self.names: dict[str, Callable[[], Sequence[str]]] = {}
+        """For completion: the names that an argument (of this name, in any sub-command) may have beside a TOML file."""
+        self._late: dict[str, tuple[argparse.ArgumentParser, Callable[[argparse.ArgumentParser], None]]] = {}
         self._subparsers = self.parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     def add(
-        self, name: str, run: Callable[[argparse.Namespace], None], summary: str, details: str = ""
+        self,
+        name: str,
+        run: Callable[[argparse.Namespace], None],
+        summary: str,
+        details: str = "",
+        add_options: Callable[[argparse.ArgumentParser], None] | None = None,
     ) -> argparse.ArgumentParser:
-        """Register a sub-command; the returned parser takes its options."""
+        """Register a sub-command; the returned parser takes its options.
+
+        `add_options` is for one whose options are slow to import: it adds them when the sub-command is used.
+        """
         parser: argparse.ArgumentParser = self._subparsers.add_parser(
             name,
             help=summary,
@@ -52,12 +63,36 @@ class Commands:
         )
         parser.set_defaults(run=run)
         parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+        if add_options is not None:
+            self._late[name] = parser, add_options
         return parser
 
     def main(self, arguments: Sequence[str] | None = None) -> int:
         """Run the sub-command that was asked for; the exit code."""
+        arguments = sys.argv[1:] if arguments is None else arguments
+        shell = self.add(
+            "completion",
+            self._complete,
+            "print a script that completes this command in a shell",
+            f"For bash: `source <({self.parser.prog} completion bash)`, in ~/.bashrc to have it always.",
+        )
+        shell.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
+        for name in set(arguments[:1]) & self._late.keys():
+            self._add_late(name)
         options = self.parser.parse_args(arguments)
         return guarded(lambda: options.run(options), program=self.parser.prog, debug=options.debug)
+
+    def _add_late(self, name: str) -> None:
+        parser, add_options = self._late[name]
+        add_options(parser)
+
+    def _complete(self, options: argparse.Namespace) -> None:
+        from dpdd.common.completion import completion_script
+
+        for name in self._late:
+            self._add_late(name)
+        names = {argument: tuple(known()) for argument, known in self.names.items()}
+        print(completion_script(self.parser, options.shell, names))
 
 
 def guarded(work: Callable[[], None], *, program: str, debug: bool) -> int:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import tomllib
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from dpdd.common.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 
 class RenamedKeyWarning(FutureWarning):
@@ -85,23 +88,73 @@ def validate(value: Any, schema: type[S], where: str) -> S:
     try:
         return schema.model_validate(value)
     except ValidationError as error:
-        raise ConfigError(f"{where}: {explain(error)}") from None
+        raise ConfigError(f"{where}: {explain(error, schema)}") from None
     except RecursionError:
         raise ConfigError(f"{where}: nested too deeply") from None
 
 
-def explain(error: ValidationError) -> str:
-    """The first problem of a validation in one sentence."""
+def explain(error: ValidationError, schema: type[BaseModel]) -> str:
+    """The first problem of a validation in one sentence; a misspelt key comes first, with the nearest right one.
+
+    >>> class Data(Settings):
+    ...     classes: tuple[str, ...]
+    >>> try:
+    ...     Data.model_validate({"clases": ["benign", "malignant"]})
+    ... except ValidationError as error:
+    ...     explain(error, Data)
+    'clases: there is no such key; did you mean classes?'
+    """
     problems = error.errors(include_url=False)
-    first = problems[0]
+    unknown = [problem for problem in problems if problem["type"] == "extra_forbidden"]
+    first = next((problem for problem in unknown if _nearest(problem, schema)), (unknown or problems)[0])
     key = ".".join(str(part) for part in first["loc"])
     message = first["msg"].removeprefix("Value error, ")
-    message = {"extra_forbidden": "there is no such key", "missing": "this key is missing"}.get(first["type"], message)
-    given = ""
-    if first["type"] not in ("missing", "extra_forbidden", "value_error"):
-        given = f" (it is {_short(first['input'])})"
-    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    return one_line(f"{key}: {message}{given}{more}" if key else f"{message}{given}{more}")
+    others = len(problems) - 1
+    if first["type"] == "extra_forbidden":
+        message = f"there is no such {'section' if isinstance(first['input'], Mapping) else 'key'}"
+        nearest = _nearest(first, schema)
+        if nearest:
+            message += f"; did you mean {nearest}?"
+            meant = (*first["loc"][:-1], nearest)
+            others -= any(problem["type"] == "missing" and problem["loc"] == meant for problem in problems)
+        else:
+            message += f"; known are {', '.join(_keys_at(schema, first['loc'][:-1]))}"
+    elif first["type"] in ("missing", "model_type"):
+        inside = ", ".join(_keys_at(schema, first["loc"]))
+        message = f"this section is missing; it has {inside}" if inside else "this key is missing"
+        if first["type"] == "model_type":
+            message = f"this is a section with {inside}, not {_short(first['input'])}"
+    elif first["type"] != "value_error":
+        message += f" (it is {_short(first['input'])})"
+    more = f" (and {others} more)" if others else ""
+    return one_line(f"{key}: {message}{more}" if key else f"{message}{more}")
+
+
+def _nearest(unknown: ErrorDetails, schema: type[BaseModel]) -> str | None:
+    """The key that somebody may have meant by one that does not exist."""
+    from difflib import get_close_matches
+
+    known = {key.casefold(): key for key in _keys_at(schema, unknown["loc"][:-1])}
+    written = str(unknown["loc"][-1]).casefold().replace("-", "_").replace(" ", "_")
+    close = get_close_matches(written, known, n=1, cutoff=0.7)
+    return known[close[0]] if close else None
+
+
+def _keys_at(schema: type[BaseModel], place: Sequence[int | str]) -> list[str]:
+    """The keys of the section at `place`; none where that is a value."""
+    sections = [schema]
+    for part in place:
+        fields = [section.model_fields[part] for section in sections if part in section.model_fields]
+        if fields:  # otherwise an element of a list, or one form of several: the same sections are meant
+            sections = [section for field in fields for section in _sections(field.annotation)]
+    return [key for section in sections for key in section.model_fields]
+
+
+def _sections(annotation: Any) -> list[type[BaseModel]]:
+    """The schemas in the type of a field, such as the one in `Section | None`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [section for argument in get_args(annotation) for section in _sections(argument)]
 
 
 def one_line(text: object) -> str:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dpdd.common.cli import Commands, guarded, print_json, table
+from dpdd.common.cli import Commands, print_json, table
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,9 +23,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from dpdd.scenarios.papers import reproduce
     from dpdd.scenarios.simulator.engines import ENGINES, IN_PROCESS
 
-    arguments = sys.argv[1:] if arguments is None else arguments
-    if list(arguments[:1]) == ["pretrain"]:
-        return _pretrain(arguments)
     commands = Commands("dpdd-sim", "Play many silos on one machine, and do privacy arithmetic.")
     run = commands.add(
         "run",
@@ -69,18 +66,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     benchmark_matching.add_to(commands)
     subspace_report.add_to(commands)
     reproduce.add_to(commands)
-    commands.add("pretrain", lambda _options: None, "train a public backbone from public data")
+    commands.add("pretrain", _pretrain, "train a public backbone from public data", add_options=_pretrain_options)
+    commands.names["scenario"] = _shipped
     return commands.main(arguments)
 
 
-def _pretrain(arguments: Sequence[str]) -> int:
-    """`pretrain` has a parser of its own, which needs torch: every other command's `--help` must not wait for that."""
+def _pretrain_options(parser: argparse.ArgumentParser) -> None:
+    """They need torch: every other command's `--help` must not wait for that."""
     from dpdd.scenarios.backbones import pretrain
 
-    parser = argparse.ArgumentParser(prog="dpdd-sim")
-    pretrain.add_parser(parser.add_subparsers())
-    options = parser.parse_args(arguments)
-    return guarded(lambda: options.run(options), program="dpdd-sim", debug=False)
+    pretrain.add_options(parser)
+
+
+def _pretrain(options: argparse.Namespace) -> None:
+    from dpdd.scenarios.backbones import pretrain
+
+    pretrain.run(options)
+
+
+def _shipped() -> list[str]:
+    from dpdd.server.run.scenario import shipped
+
+    return list(shipped())
 
 
 def _run(options: argparse.Namespace) -> None:

@@ -60,7 +60,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "check a finished run: the dataset's and its teacher's hash, every release's signature and guarantee",
     )
     verify.add_argument("folder", type=Path, help="the run's folder (with card.json)")
+    commands.names["scenario"] = _shipped
     return commands.main(arguments)
+
+
+def _shipped() -> list[str]:
+    from dpdd.server.run.scenario import shipped
+
+    return list(shipped())
 
 
 def _own(commands: Commands, name: str, run: Any, summary: str, details: str = "") -> argparse.ArgumentParser:

@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from dpdd.client.commands.options import open_silo
-from dpdd.common.errors import ConfigError
+from dpdd.common.errors import ConfigError, DpddError
 
 
 def join(options: argparse.Namespace) -> None:
@@ -29,13 +29,23 @@ def run(options: argparse.Namespace) -> None:
     import logging
     import signal
 
-    from dpdd.client.transport.node import Node
-    from dpdd.common.progress import Console
+    from dpdd.client.durable import only_one
 
-    logging.basicConfig(level=logging.WARNING, format="  %(message)s")
-    node = Node(options.silo, Console(options.quiet), address=options.address)
-    signal.signal(signal.SIGTERM, lambda *_: node.stop())
-    try:
-        node.run()
-    finally:
-        node.stop()
+    silo = open_silo(options)
+    with only_one(silo.node_lock, "runs `dpdd-client run` on this silo"):
+        from dpdd.client.transport.node import Node
+        from dpdd.client.transport.node_log import keep_log
+        from dpdd.common.progress import Console
+
+        keep_log(silo.node_log)
+        console = Console(options.quiet)
+        node = Node(options.silo, console, address=options.address)
+        console.say(f"what happens is kept in {silo.node_log}")
+        signal.signal(signal.SIGTERM, lambda *_: node.stop())
+        try:
+            node.run()
+        except DpddError as error:
+            logging.getLogger("dpdd.node").info("the node ends: %s", error, exc_info=True)  # stderr gets it once
+            raise
+        finally:
+            node.stop()

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 from dpdd.client.commands.options import open_silo
 from dpdd.common.cli import facts, print_json, table
-from dpdd.common.errors import LedgerError
+from dpdd.common.errors import IntegrityError, LedgerError
 
 if TYPE_CHECKING:
     from dpdd.client.ledger.hash_chain import Entry
     from dpdd.client.silo import Silo
+
+Kept = Literal["kept", "missing", "changed"]
+"""What became of a release's file in the outbox."""
 
 
 def budget(options: argparse.Namespace) -> None:
@@ -82,25 +86,37 @@ def log(options: argparse.Namespace) -> None:
         entries = ledger.entries()
     finally:
         ledger.close()
-    _check_outbox(silo, entries)
+    outbox = _check_outbox(silo, entries)
     if options.json:
-        print_json(
+        print_json([_as_json(entry, outbox) for entry in entries])
+    else:
+        rows = [
             [
-                {"seq": e.seq, "time": e.time, "kind": e.kind, "request": e.request_id, "body": e.body, "hash": e.hash}
-                for e in entries
+                str(e.seq),
+                e.time[:19].replace("T", " "),
+                e.kind,
+                e.request_id[:12],
+                _description(e) + _lost(e, outbox),
+                e.hash[:12],
             ]
+            for e in entries
+        ]
+        print(table(["#", "when (UTC)", "entry", "request", "what", "hash"], rows))
+        print(f"{len(entries)} entries, each hashed over the one before and signed: the ledger is intact")
+    lost = [f"{request_id}.release is {state}" for request_id, state in outbox.items() if state != "kept"]
+    if lost:
+        raise IntegrityError(
+            f"{len(lost)} of {len(outbox)} releases are not in the outbox as they were made: {', '.join(lost)}; "
+            f"restore {'it' if len(lost) == 1 else 'them'} to {silo.folder / 'state' / 'outbox'} from a backup or from "
+            f"the coordinator's store: a release is never made a second time"
         )
-        return
-    rows = [
-        [str(e.seq), e.time[:19].replace("T", " "), e.kind, e.request_id[:12], _description(e), e.hash[:12]]
-        for e in entries
-    ]
-    print(table(["#", "when (UTC)", "entry", "request", "what", "hash"], rows))
-    print(f"{len(entries)} entries, each hashed over the one before and signed: the ledger is intact")
 
 
-def _check_outbox(silo: Silo, entries: list[Entry]) -> None:
-    """Every release that exists must be in the ledger: a ledger cut short at its end shows here."""
+def _check_outbox(silo: Silo, entries: list[Entry]) -> dict[str, Kept]:
+    """What became of every committed release. LedgerError for a release without an entry.
+
+    So both ends are checked: a ledger cut short at its end shows here, and so does a file that is gone.
+    """
     reserved = {entry.request_id for entry in entries if entry.kind in ("reserve", "stage")}
     for request_id in silo.outbox.ids():
         if request_id not in reserved:
@@ -108,6 +124,30 @@ def _check_outbox(silo: Silo, entries: list[Entry]) -> None:
                 f"the outbox holds a release for {request_id[:12]}, but the ledger has no entry for it: "
                 f"the ledger was cut short or replaced"
             )
+    outbox: dict[str, Kept] = {}
+    for entry in entries:
+        if entry.kind == "commit":
+            found = silo.outbox.sha256(entry.request_id)
+            intact = found == entry.body["release_sha256"]
+            outbox[entry.request_id] = "kept" if intact else "missing" if found is None else "changed"
+    return outbox
+
+
+def _as_json(entry: Entry, outbox: Mapping[str, Kept]) -> dict[str, Any]:
+    shown = {
+        "seq": entry.seq,
+        "time": entry.time,
+        "kind": entry.kind,
+        "request": entry.request_id,
+        "body": entry.body,
+        "hash": entry.hash,
+    }
+    return {**shown, "outbox": outbox[entry.request_id]} if entry.kind == "commit" else shown
+
+
+def _lost(entry: Entry, outbox: Mapping[str, Kept]) -> str:
+    state = outbox[entry.request_id] if entry.kind == "commit" else "kept"
+    return "" if state == "kept" else f", {state.upper()} in the outbox"
 
 
 def _description(entry: Entry) -> str:

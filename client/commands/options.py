@@ -1,4 +1,4 @@
-"""What the sub-commands take from their options: the silo, and the bytes of a request file."""
+"""What the sub-commands take from their options: the silo, and the request that a file or an id names."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dpdd.common.errors import ConfigError
 
 if TYPE_CHECKING:
     from dpdd.client.silo import Silo
+    from dpdd.common.wire.request import ReleaseRequest
 
 
 def open_silo(options: argparse.Namespace) -> Silo:
@@ -25,3 +26,21 @@ def read_request(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise ConfigError(f"{path}: the request cannot be read ({error.strerror})") from None
+
+
+def waiting_request(silo: Silo, prefix: str) -> ReleaseRequest:
+    """The one waiting request whose id starts with `prefix`; ConfigError when there is none, or more."""
+    matches = [request for request in silo.waiting() if request.id.startswith(prefix)]
+    if len(matches) != 1:
+        problem = "no waiting request" if not matches else "more than one waiting request"
+        raise ConfigError(f"{problem} has an id that starts with {prefix!r}; `dpdd-client requests` lists them")
+    return matches[0]
+
+
+def named_request(silo: Silo, name: str) -> ReleaseRequest:
+    """The request in the file `name`; where there is no such file, the waiting one whose id starts with it."""
+    from dpdd.common.wire.request import decode_request
+
+    if name and set(name) <= set("0123456789abcdef") and not Path(name).exists():
+        return waiting_request(silo, name)
+    return decode_request(read_request(Path(name)))

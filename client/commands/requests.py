@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Literal
 
-from dpdd.client.commands.options import open_silo, read_request
+from dpdd.client.commands.options import named_request, open_silo, read_request, waiting_request
 from dpdd.common.cli import facts, print_json, table
 from dpdd.common.errors import ConfigError, DpddError, PolicyError
 
@@ -17,10 +17,10 @@ def plan(options: argparse.Namespace) -> None:
     from dpdd.client.stages import reserved
     from dpdd.common.methods.registry import query
     from dpdd.common.privacy.events import describe
-    from dpdd.common.wire.request import Kind, decode_request
+    from dpdd.common.wire.request import Kind
 
     silo = open_silo(options)
-    request = decode_request(read_request(options.request))
+    request = named_request(silo, options.request)
     try:
         settings, plan = silo.plan(request)
     except Refused as error:
@@ -117,11 +117,7 @@ def deny(options: argparse.Namespace) -> None:
 
 def _decide(options: argparse.Namespace, kind: Literal["approve", "deny"], body: dict[str, str]) -> None:
     silo = open_silo(options)
-    matches = [request for request in silo.waiting() if request.id.startswith(options.id)]
-    if len(matches) != 1:
-        problem = "no waiting request" if not matches else "more than one waiting request"
-        raise ConfigError(f"{problem} has an id that starts with {options.id!r}; `dpdd-client requests` lists them")
-    (request,) = matches
+    request = waiting_request(silo, options.id)
     ledger = silo.ledger()
     try:
         ledger.note(kind, request.id, body)
@@ -137,7 +133,11 @@ def answer(options: argparse.Namespace) -> None:
     from dpdd.common.wire.answer import Refusal
 
     console = Console(options.quiet or options.json)
-    reply = open_silo(options).answer(read_request(options.request), console)
+
+    def waiting() -> None:
+        console.say("another dpdd process is making a release for this silo; this one waits for it")
+
+    reply = open_silo(options).answer(read_request(options.request), console, waiting)
     console.finish()
     if isinstance(reply, Refusal):
         raise PolicyError(f"refused ({reply.reason.words}): {reply.message}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import queue
 import secrets
 import threading
@@ -87,6 +88,7 @@ class Node:
         IntegrityError when the coordinator says that this silo's certificate is revoked, expired or unknown: trying
         again would not help.
         """
+        log.info("%s answers for silo %s as process %d", software(), self._silo.settings.name, os.getpid())
         threading.Thread(target=self._work, daemon=True, name="node-work").start()
         threading.Thread(target=self._heartbeat, daemon=True, name="node-heartbeat").start()
         wait = 0.5
@@ -108,9 +110,9 @@ class Node:
                 self._undecided.clear()
             if self._connected and not superseded:
                 wait = 0.5
-            pause = wait * (0.5 + secrets.randbelow(1000) / 1000)
+            pause = _jittered(wait)
             if not self._stop.is_set():
-                self._say(f"not connected to {self._address}: {problem}; trying again")
+                self._say(f"not connected to {self._address}: {problem}; {_again(pause)}")
             self._stop.wait(pause)
             wait = min(2 * wait, LONGEST_WAIT)
 
@@ -156,13 +158,15 @@ class Node:
             else:
                 self._refuse_unsigned(request_id)
         except Exception:  # whatever it was, the next request is still to be answered
-            log.exception("request %s was not answered", request_id[:12])
+            log.exception("request %s was not answered; the traceback is in the log", request_id[:12])
             self._report_failure(request_id)
         finally:
             self._console.finish()
             self._doing = "waiting for requests"
 
     def _answer(self, request_id: str, request: bytes, *, again: bool) -> None:
+        if not again:
+            self._note(request_id, request)
         answer = self._ask_app(request)
         if answer is None:
             self._undecided.pop(request_id, None)
@@ -184,6 +188,16 @@ class Node:
             return
         self._undecided.pop(request_id, None)
         self._send_release(request_id, request)
+
+    def _note(self, request_id: str, request: bytes) -> None:
+        """What was asked, in the log; the silo itself says what is wrong with a request that cannot be read."""
+        with suppress(WireError):
+            asked = decode_request(request)
+            log.info(
+                "request %s: run %s asks for %s by %s, ε = %g, δ = %g, stage %d (%d bytes)",
+                *(request_id[:12], asked.run, asked.kind.words, asked.method),
+                *(asked.epsilon, asked.delta, asked.stage, len(request)),
+            )
 
     def _report_failure(self, request_id: str) -> None:
         """Tell the coordinator not to wait for this one. It does not learn why: that may depend on the records."""
@@ -245,7 +259,11 @@ class Node:
         def tell(received: int) -> None:
             self._say(f"sending {words}" + (f", from byte {received}" if received else ""))
 
-        if self._send_with_retries(lambda channel: upload(channel, path, manifest, tell)):
+        def sent(count: int) -> None:
+            if count < manifest.size:  # most releases are one chunk, and the line above is enough
+                self._console("sending", count, manifest.size)
+
+        if self._send_with_retries(lambda channel: upload(channel, path, manifest, tell, sent)):
             self._say(f"request {request_id[:12]}: the coordinator has the release ({words})")
         else:
             self._report_failure(request_id)
@@ -255,6 +273,7 @@ class Node:
         wait, refused = 0.2, 0
         while not self._stop.is_set():
             channel = self._channel
+            pause = _jittered(wait)
             if channel is not None:
                 try:
                     send(channel)
@@ -267,8 +286,8 @@ class Node:
                         return False
                 except (DpddError, ValueError) as error:  # ValueError: the channel was closed meanwhile
                     why = str(error)
-                self._say(f"not sent yet: {why}")
-            self._stop.wait(wait * (0.5 + secrets.randbelow(1000) / 1000))
+                self._say(f"not sent yet: {why}; {_again(pause)}")
+            self._stop.wait(pause)
             wait = min(2 * wait, LONGEST_WAIT if channel is not None else 1.0)
         return False
 
@@ -289,7 +308,20 @@ class Node:
     def _say(self, text: str) -> None:
         if text != self._last_line:
             self._console.say(f"{time.strftime('%H:%M:%S')} {text}")
+            log.info("%s", text)
         self._last_line = text
+
+
+def _jittered(wait: float) -> float:
+    """Between half and one and a half of `wait`, so that many silos do not come back at the same moment."""
+    return wait * (0.5 + secrets.randbelow(1000) / 1000)
+
+
+def _again(pause: float) -> str:
+    """When the next try is. The longest waits are all alike in words, so that they are said once and not for days."""
+    if pause >= LONGEST_WAIT / 2:
+        return "trying again every minute or so"
+    return f"trying again in {pause:.{0 if pause >= 1 else 1}f} s"
 
 
 _PERMANENT = (*_NOT_ACCEPTED, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNIMPLEMENTED)

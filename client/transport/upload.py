@@ -26,16 +26,25 @@ def manifest_of(path: Path, request_id: str, sha256: str | None = None) -> Manif
     return Manifest(sha256, path.stat().st_size, request_id)
 
 
-def upload(channel: grpc.Channel, path: Path, manifest: Manifest, progress: Callable[[int], None]) -> None:
-    """Send what the coordinator lacks of a release, until it stored all; grpc.RpcError when the connection fails."""
+def upload(
+    channel: grpc.Channel,
+    path: Path,
+    manifest: Manifest,
+    begin: Callable[[int], None],
+    sent: Callable[[int], None] = lambda _bytes: None,
+) -> None:
+    """Send what the coordinator lacks of a release, until it stored all; grpc.RpcError when the connection fails.
+
+    `begin` learns from which byte, and `sent` how many bytes are on their way, again and again.
+    """
     ask_status = channel.unary_unary("/dpdd.v1.Exchange/Status")
     reply = ask_status(manifest.to_wire().SerializeToString(), timeout=STATUS_TIMEOUT)
     status = parse(transfer_pb2.TransferStatus, reply)
     if status.complete:
         return
-    progress(status.received)
+    begin(status.received)
     ready = threading.Event()
-    sending = _sending(manifest, path.open("rb", buffering=0), status.received, ready)
+    sending = _sending(manifest, path.open("rb", buffering=0), status.received, ready, sent)
     call = channel.stream_unary("/dpdd.v1.Exchange/Upload").future(sending)
     try:
         call.initial_metadata()  # comes when the coordinator has room: until then nothing fills its memory
@@ -46,10 +55,14 @@ def upload(channel: grpc.Channel, path: Path, manifest: Manifest, progress: Call
         raise IntegrityError("the coordinator acknowledged something else than was sent")
 
 
-def _sending(manifest: Manifest, file: FileIO, offset: int, ready: threading.Event) -> Iterator[bytes]:
+def _sending(
+    manifest: Manifest, file: FileIO, offset: int, ready: threading.Event, sent: Callable[[int], None]
+) -> Iterator[bytes]:
     """Closes the file itself: gRPC's thread may still be reading when the call has failed."""
     with file:
         messages = parts(manifest, file, offset)
         yield next(messages)
         ready.wait()
-        yield from messages
+        for message in messages:
+            yield message
+            sent(file.tell())

@@ -28,6 +28,7 @@ from dpdd.common.models.feature_network import FeatureNetwork, Normalisation
 from dpdd.common.models.probe import accuracy, extract, linear_probe
 from dpdd.common.models.training import Training, TrainingSettings
 from dpdd.common.models.wrn import WideResNetArchitecture
+from dpdd.common.progress import duration
 
 
 @dataclass(frozen=True)
@@ -206,9 +207,9 @@ def probe(network: FeatureNetwork, name: str) -> str:
     return f"linear probe on {name}, not private: test accuracy {score:.4f} ({speed:.0f} images/s forward)"
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
-    """Add ``pretrain`` to a command; the parsed arguments' `run` does the work and gives the exit code."""
-    parser = subparsers.add_parser("pretrain", help="train a public backbone from a public dataset")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add what ``pretrain`` takes to its parser; `run` does the work."""
+    parser.formatter_class = argparse.HelpFormatter  # the defaults below are spelled as one types them
     add = parser.add_argument
 
     add("--name", required=True, help="the backbone's name, and that of its files")
@@ -250,11 +251,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     setting("validation", float, "share of the images held out")
     setting("seed", int, "of weights, order and augmentation")
     setting("start", str, "begin with the weights of this backbone, of the same shape and data; give another --seed")
-    parser.set_defaults(run=_run)
-    return parser
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> None:
+    """Pretrain as the command line says."""
     if arguments.threads is not None:
         torch.set_num_threads(arguments.threads)
     pretrain(
@@ -265,7 +265,6 @@ def _run(arguments: argparse.Namespace) -> int:
         quiet=arguments.quiet,
         probes=tuple(arguments.probe),
     )
-    return 0
 
 
 class _Journal:
@@ -298,10 +297,11 @@ def _run_epoch(training: Training, validation: tuple[Tensor, Tensor], say: _Jour
 
         loss, steps = training.run_epoch(on_step)
     speed = steps * training.settings.batch_size / max(training.seconds - before, 1e-9)
+    left = training.seconds * (1.0 / training.progress - 1.0)
     say(
         f"epoch {training.epoch:3d}  progress {training.progress:6.1%}  loss {loss:.4f}  "
         f"held-out accuracy {accuracy(training.result(), *validation):.4f}  {speed:.0f} images/s  "
-        f"{training.seconds / 60:.1f} min"
+        f"{training.seconds / 60:.1f} min" + (f", {duration(left)} left" if left > 0 else "")
     )
 
 

@@ -92,6 +92,49 @@ def test_approving_and_denying(tmp_path: Path, capsys: pytest.CaptureFixture[str
     failed(capsys, "approve", "0000", "--silo", silo.folder)
 
 
+def test_a_plan_takes_a_file_or_the_start_of_a_waiting_id(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silo = make_silo(tmp_path / "north", approval="ask", epsilon=2.0)
+    requests = [make_request(run=f"run-{number}") for number in range(20)]
+    for request in requests:
+        silo.answer(request.encode())
+    first = requests[0]
+    path = silo.folder / "state" / "requests" / f"{first.id}.request"
+    by_file, by_id = (run(capsys, "plan", name, "--silo", silo.folder) for name in (path, first.id[:12]))
+    assert by_file == by_id and by_id[0] == 0 and "run-0" in by_id[1]
+    shared = next(r.id[0] for r in requests if sum(o.id[0] == r.id[0] for o in requests) > 1)  # 20 ids, 16 letters
+    assert "more than one waiting request" in failed(capsys, "plan", shared, "--silo", silo.folder)
+    assert "no waiting request" in failed(capsys, "plan", "0" * 64, "--silo", silo.folder)
+    assert "cannot be read" in failed(capsys, "plan", "nothing.request", "--silo", silo.folder)
+    monkeypatch.chdir(tmp_path)  # a file goes before an id
+    Path(first.id[:12]).write_bytes(requests[1].encode())
+    assert "run-1" in run(capsys, "plan", first.id[:12], "--silo", silo.folder)[1]
+
+
+def test_the_log_names_releases_that_are_gone_or_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    silo = make_silo(tmp_path / "north", epsilon=4.0)
+    kept, gone, changed = (make_request(run=name, epsilon=0.5) for name in ("kept", "gone", "changed"))
+    for request in (kept, gone, changed):
+        silo.answer(request.encode())
+    assert run(capsys, "log", "--silo", silo.folder)[0] == 0
+    backup = {request.id: silo.outbox.path(request.id).read_bytes() for request in (gone, changed)}
+    silo.outbox.path(gone.id).unlink()
+    silo.outbox.path(changed.id).write_bytes(backup[changed.id][:-1] + b"\0")
+    code, out, err = run(capsys, "log", "--silo", silo.folder)
+    assert code == 9 and len(err.splitlines()) == 1 and "2 of 3 releases" in err and "backup" in err
+    assert f"{gone.id}.release is missing" in err and f"{changed.id}.release is changed" in err and kept.id not in err
+    lines = [line for line in out.splitlines() if "in the outbox" in line]
+    assert [(gone.id[:12] in line, "MISSING" in line) for line in lines] == [(True, True), (False, False)]
+    assert "the ledger is intact" in out
+    code, out, _ = run(capsys, "log", "--silo", silo.folder, "--json")
+    states = {entry["request"]: entry["outbox"] for entry in json.loads(out) if entry["kind"] == "commit"}
+    assert code == 9 and states == {kept.id: "kept", gone.id: "missing", changed.id: "changed"}
+    for request_id, data in backup.items():  # the advice helps
+        silo.outbox.path(request_id).write_bytes(data)
+    assert run(capsys, "log", "--silo", silo.folder)[0] == 0
+
+
 def test_a_ledger_cut_short_shows_in_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     silo = make_silo(tmp_path / "north")
     fresh = (silo.folder / "state" / "ledger.sqlite").read_bytes()

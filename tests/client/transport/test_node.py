@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import queue
 from collections.abc import Iterator
+from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
-from dpdd.client.transport.node import ATTEMPTS, Node
+from dpdd.client.transport.node import ATTEMPTS, LONGEST_WAIT, Node
 from dpdd.common.progress import Console
 from dpdd.common.wire.exchange import sign_request
 from tests.client.silos import make_request
@@ -86,6 +88,62 @@ def test_refusals_count_only_in_a_row(node: Node, monkeypatch: pytest.MonkeyPatc
     assert sending(*[damaged, cut] * 5, None)
     assert not sending(*[damaged] * ATTEMPTS, None)
     assert not sending(Failure(grpc.StatusCode.PERMISSION_DENIED), None)
+
+
+class Lines(Console):
+    """A console that keeps what it was told."""
+
+    def __init__(self) -> None:
+        super().__init__(quiet=True)
+        self.lines: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def test_every_wait_is_announced_and_the_longest_ones_once(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    console, waits = Lines(), list[float]()
+    monkeypatch.setattr(node, "_console", console)
+    monkeypatch.setattr(node._stop, "wait", waits.append)
+    node._channel = object()  # type: ignore[assignment]
+    failures = iter([Failure(grpc.StatusCode.UNAVAILABLE)] * 40)
+
+    def send(_channel: grpc.Channel) -> None:
+        if (error := next(failures, None)) is not None:
+            raise error
+
+    assert node._send_with_retries(send)
+    told = [line.partition("; trying again ")[2] for line in console.lines]
+    right = [f"in {w:.{int(w < 1)}f} s" if w < LONGEST_WAIT / 2 else "every minute or so" for w in waits]
+    assert told == [words for words, _ in groupby(right)]  # the same words are not said twice in a row
+    assert 6 <= len(told) < 20 and told[-1] == "every minute or so"
+
+
+def watch_beats(node: Node) -> list[str]:
+    """All that a heartbeat could say from now on, after each step of progress."""
+    doing: list[str] = []
+    progress = node._progress
+
+    def watched(what: str, done: int, of: int) -> None:
+        progress(what, done, of)
+        doing.append(node._doing)
+
+    node._progress = watched  # type: ignore[method-assign]
+    return doing
+
+
+def test_a_heartbeat_names_the_phase_and_nothing_that_depends_on_the_records(tmp_path: Path) -> None:
+    """What the coordinator may read in 20 records' beats it reads in 300 records' too, whenever it reads."""
+    said: dict[int, set[str]] = {}
+    for records in (20, 300):
+        with world(tmp_path / str(records)) as here:
+            silo = here.silo("north", records=records)
+            with running(silo) as node:
+                doing = watch_beats(node)
+                request_id = here.ask(silo).id
+                until(partial(here.queue.digest, request_id, "north"))
+                said[records] = set(doing)
+    assert said[20] == said[300] and "summing statistics" in said[20]
 
 
 def test_a_failure_nobody_foresaw_is_trouble_and_the_next_request_is_heard(

@@ -66,9 +66,10 @@ def test_an_upload_goes_on_after_the_server_restarts(tmp_path: Path) -> None:
             wire = manifest.to_wire().SerializeToString()
             status = transfer_pb2.TransferStatus.FromString(channel.unary_unary(STATUS)(wire))
             assert (status.received, status.complete) == (2 * CHUNK, False)
-            offsets: list[int] = []
-            upload(channel, path, manifest_of(path, request.id), offsets.append)
+            offsets, sent = list[int](), list[int]()
+            upload(channel, path, manifest_of(path, request.id), offsets.append, sent.append)
             assert offsets == [2 * CHUNK]
+            until(lambda: sent == [3 * CHUNK, len(data)])  # by gRPC's thread, which may come last
             upload(channel, path, manifest_of(path, request.id), offsets.append)
             assert offsets == [2 * CHUNK]  # once more sends nothing
         assert here.queue.read(here.releases()[0]) == data and here.partials() == []

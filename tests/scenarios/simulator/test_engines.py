@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -11,7 +15,7 @@ import pytest
 
 from dpdd.scenarios.cli import main
 from dpdd.server.cli import main as server
-from tests.alone import alone
+from tests.alone import ROOT, alone
 from tests.scenarios.tiny_runs import releases, tiny_scenario
 
 
@@ -67,6 +71,28 @@ def test_a_refused_option_of_the_server_reaches_the_researcher(
     command = ["run", str(scenario(tmp_path)), "--out", str(tmp_path / "run"), "--engine", "exchange", "--workers", "0"]
     assert main(command) != 0
     assert "at least 1" in capsys.readouterr().err
+
+
+def flower_commands() -> dict[tuple[str, ...], set[str]]:
+    """The commands of Flower in docs/engines.md, and the options that it gives them."""
+    found: dict[tuple[str, ...], set[str]] = {}
+    for line in (ROOT / "docs" / "engines.md").read_text().splitlines():
+        words = line.split()
+        if words[:1] in (["flower-superlink"], ["flower-supernode"], ["flwr"]):
+            program = tuple(words[:2] if words[0] == "flwr" else words[:1])
+            found.setdefault(program, set()).update(word for word in words if word.startswith("--"))
+    return found
+
+
+@pytest.mark.parametrize("program", flower_commands())
+def test_the_options_in_the_documentation_are_flowers(program: tuple[str, ...]) -> None:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    plain = {"PATH": path, "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
+    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+    shown = subprocess.run(
+        [*program, "--help"], env=os.environ | plain | quiet, capture_output=True, text=True, check=True, timeout=120
+    ).stdout
+    assert flower_commands()[program] <= set(re.findall(r"--[a-z-]+", shown))
 
 
 @pytest.mark.slow
