@@ -38,7 +38,7 @@ from dpdd.server.aggregation.rules import aggregate
 from dpdd.server.aggregation.union import opened, union
 from dpdd.server.evaluation.scoring import evaluate
 from dpdd.server.report.card import privacy_rows, write_card
-from dpdd.server.run.public_backbone import public_backbone
+from dpdd.server.run.public_backbone import public_backbone, unnamed_backbone
 from dpdd.server.run.requests import RequestGroup, asked_stage_input, make_request, request_groups, stage_request_groups
 from dpdd.server.run.roster import Roster
 from dpdd.server.run.scenario import Scenario
@@ -74,6 +74,7 @@ class Run:
         public = public_backbone(self.scenario)
         with self.store() as store:
             asked = request_groups(self.scenario, self.roster.keys)
+            self.say_backbone(asked)
             stages = self.gather(grid, asked, store)
             product = self.synthesise(stages)
             scores: dict[str, Any] = {"accuracy": {}}
@@ -91,6 +92,12 @@ class Run:
             yield store
         finally:
             store.close()
+
+    def say_backbone(self, asked: Sequence[RequestGroup]) -> None:
+        """Tell which public backbone the silos are asked about, where the scenario leaves that open."""
+        name = unnamed_backbone(self.scenario, asked[0].request)
+        if name is not None:
+            self.console.say(f"  backbone: {name} (the scenario names none)")
 
     def gather(self, grid: Grid, asked: Sequence[RequestGroup], store: Store) -> list[Stage]:
         """Ask every silo its request, then the later stages' of those that answered; all stages, the first first."""

@@ -1,14 +1,15 @@
-"""The public backbone that a scenario's learners start from, checked before any silo is asked."""
+"""The public backbones of a scenario: what its learners start from, and what is chosen where it names none."""
 
 from __future__ import annotations
-
-import torch
 
 from dpdd.common.data import benchmarks
 from dpdd.common.errors import ConfigError
 from dpdd.common.methods.registry import method
 from dpdd.common.models import backbone as backbones
 from dpdd.common.models.backbone import Backbone
+from dpdd.common.models.choice import AUTO, backbone_for
+from dpdd.common.synthesis.distilled_set import method_values
+from dpdd.common.wire.request import ReleaseRequest
 from dpdd.server.evaluation.learners import LEARNERS
 from dpdd.server.evaluation.training_data import check_channels
 from dpdd.server.run.requests import backbone_sha256
@@ -24,7 +25,10 @@ def public_backbone(scenario: Scenario) -> Backbone | None:
     wanted = [name for name in evaluation.learners if LEARNERS[name].needs_backbone]
     if not (wanted and evaluation.runs):
         return None
+    shape = benchmarks.load(scenario.data.dataset, "test").shape
     name = evaluation.backbone or _own_backbone(scenario)
+    if name == AUTO:
+        name = backbone_for(shape)
     if not name:
         raise ConfigError(
             f"evaluation.learners asks for {wanted[0]}, and {scenario.method.name} has no public backbone of its "
@@ -38,11 +42,17 @@ def public_backbone(scenario: Scenario) -> Backbone | None:
             f"evaluation.learners asks for {tuned[0]}, but backbone {name} was never trained, so there is nothing to "
             f"fine-tune: name a network as evaluation.backbone, or ask for a probe"
         )
-    shape = benchmarks.load(scenario.data.dataset, "test").shape
     check_channels("test", shape[0], backbone.network)
-    with torch.no_grad():
-        backbone.network.features(torch.zeros(1, *shape))  # refuses images of another size, if it is for one size only
+    backbone.check_images(shape)
     return backbone
+
+
+def unnamed_backbone(scenario: Scenario, request: ReleaseRequest) -> str | None:
+    """The backbone that a request looks through although the scenario names none; None where it does, or has none."""
+    if scenario.method.settings.get("backbone", AUTO) != AUTO:
+        return None
+    chosen = method(request.method)
+    return next(iter(chosen.backbones(chosen.settings(method_values(request)))), None)
 
 
 def _own_backbone(scenario: Scenario) -> str | None:
