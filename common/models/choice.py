@@ -19,7 +19,7 @@ AUTO = "auto"
 """In settings: the backbone that `backbone_for` gives."""
 SMALLEST_SIDE, LARGEST_SIDE, MOST_CHANNELS = 8, 4096, 16
 """Of images that a scattering transform is built for."""
-_FILES = {(1, 28, 28): "scatter28", (3, 32, 32): "scatter32"}
+_FILES: dict[tuple[int, ...], str] = {(1, 28, 28): "scatter28", (3, 32, 32): "scatter32"}
 _BUILT = re.compile(r"scattering-([0-9]{1,9})x([0-9]{1,9})x([0-9]{1,9})")
 
 
@@ -38,12 +38,12 @@ def backbone_for(shape: tuple[int, ...]) -> str:
 def built_name(shape: tuple[int, ...]) -> str:
     """What the scattering transform that is built in code for a shape is called; ConfigError where none can be."""
     channels, height, width = shape
-    sides = (height, width)
-    if not (1 <= channels <= MOST_CHANNELS and SMALLEST_SIDE <= min(sides) and max(sides) <= LARGEST_SIDE):
+    fits = all(SMALLEST_SIDE <= side <= LARGEST_SIDE for side in (height, width))
+    if not (fits and 1 <= channels <= MOST_CHANNELS):
         raise ConfigError(
             f"there is no backbone for images of {channels}x{height}x{width}: scattering transforms are built for up "
-            f"to {MOST_CHANNELS} channels and sides from {SMALLEST_SIDE} to {LARGEST_SIDE} pixels (the methods dosser and "
-            "dp-merf need no backbone)"
+            f"to {MOST_CHANNELS} channels and sides from {SMALLEST_SIDE} to {LARGEST_SIDE} pixels (the methods dosser "
+            "and dp-merf need no backbone)"
         )
     return f"scattering-{channels}x{height}x{width}"
 

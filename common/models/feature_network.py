@@ -136,7 +136,8 @@ class FeatureNetwork(nn.Module, ABC):
         Beyond `REACH` times the longer side, globally pooled features are not what the network was trained to give.
         """
         longest = math.ceil(REACH * max(height, width))
-        return area_resample(images, *smaller(*images.shape[2:], longest=longest, shortest=min(height, width)))
+        rows, columns = smaller(images.shape[2], images.shape[3], longest, shortest=min(height, width))
+        return area_resample(images, rows, columns)
 
     def normalise(self, images: Tensor) -> Tensor:
         """Apply the input normalisation, and the memory layout that convolutions on CPUs like best."""

@@ -43,7 +43,7 @@ from dpdd.common.files.atomic import write_atomically
 from dpdd.common.models.pooled_scattering import PooledScatteringArchitecture, PooledScatteringNet
 
 IMAGES, SEED, VERSION = 1000, 0, 1
-"""Leaves that all built backbones are fitted to, and the version of this recipe: whatever changes features changes it."""
+"""Leaves that built backbones are fitted to, and the version of the recipe: whatever changes features changes it."""
 
 _AT_ONCE = 50
 _lock = Lock()
@@ -127,9 +127,9 @@ def _at_canvas(architecture: PooledScatteringArchitecture) -> PooledScatteringAr
 
 def _cached(recipe: Recipe) -> Path | None:
     """Where the cache has, or will have, the fit; None where there is no home for it."""
-    named = os.environ.get("XDG_CACHE_HOME", "")
+    folder = Path(os.environ.get("XDG_CACHE_HOME", ""))
     try:
-        folder = Path(named) if os.path.isabs(named) else Path.home() / ".cache"
+        folder = folder if folder.is_absolute() else Path.home() / ".cache"
     except RuntimeError:
         return None
     return folder / "dpdd" / "backbones" / f"{recipe.fit_key}.built"

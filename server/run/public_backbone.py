@@ -25,10 +25,9 @@ def public_backbone(scenario: Scenario) -> Backbone | None:
     wanted = [name for name in evaluation.learners if LEARNERS[name].needs_backbone]
     if not (wanted and evaluation.runs):
         return None
-    shape = benchmarks.load(scenario.data.dataset, "test").shape
     name = evaluation.backbone or _own_backbone(scenario)
     if name == AUTO:
-        name = backbone_for(shape)
+        name = backbone_for(_shape(scenario))
     if not name:
         raise ConfigError(
             f"evaluation.learners asks for {wanted[0]}, and {scenario.method.name} has no public backbone of its "
@@ -42,6 +41,7 @@ def public_backbone(scenario: Scenario) -> Backbone | None:
             f"evaluation.learners asks for {tuned[0]}, but backbone {name} was never trained, so there is nothing to "
             f"fine-tune: name a network as evaluation.backbone, or ask for a probe"
         )
+    shape = _shape(scenario)
     check_channels("test", shape[0], backbone.network)
     backbone.check_images(shape)
     return backbone
@@ -53,6 +53,10 @@ def unnamed_backbone(scenario: Scenario, request: ReleaseRequest) -> str | None:
         return None
     chosen = method(request.method)
     return next(iter(chosen.backbones(chosen.settings(method_values(request)))), None)
+
+
+def _shape(scenario: Scenario) -> tuple[int, ...]:
+    return benchmarks.load(scenario.data.dataset, "test").shape
 
 
 def _own_backbone(scenario: Scenario) -> str | None:

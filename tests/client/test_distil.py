@@ -199,7 +199,7 @@ def test_sps_takes_a_backbone_without_data_that_fits_the_images() -> None:
     assert small(*records(9, (3, 32, 32)), **SPS).images.shape == (6, 3, 32, 32)
     other = {**SPS, "settings": {**SPS["settings"], "backbone": "gray28"}}
     assert small(*records(9, (28, 28)), **other).teacher is not None
-    with pytest.raises(ConfigError, match="no backbone for images of 1x30x7: .* sides from 8") as raised:
+    with pytest.raises(ConfigError, match=r"no backbone for images of 1x30x7: .* sides from 8") as raised:
         small(*records(9, (30, 7)), **SPS)
     offered = [name for name in METHODS if f"{name} " in str(raised.value)]
     assert offered == ["dp-merf", "dosser"] and not any(METHODS[n].backbones(METHODS[n].settings({})) for n in offered)

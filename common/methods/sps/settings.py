@@ -16,7 +16,8 @@ class MethodSettings(Settings):
 
     `backbone` left out is the one for images of the run's shape (`dpdd.common.models.choice`), and `features` left out
     are as many as suit the backbone: 512 of a scattering transform in a file, 256 of one that is built in code, all of
-    a network that has fewer. Both are filled in by the coordinator. `features` and `picture` make the embedding (0 and 0: none). `global_dimensions`, `class_layers` and `thumbnail`
+    a network that has fewer. The coordinator fills both in.
+    `features` and `picture` make the embedding (0 and 0: none). `global_dimensions`, `class_layers` and `thumbnail`
     make feature statistics, as in the paper; `row_share` is their part of a record's squared norm beside the embedding.
     `stages` are reserved together; the first has `first_share` of the budget (in 1/σ²), the others share the rest.
     With `more_backbones` the stages take turns: statistics of the second stage look at the first of these, and so
