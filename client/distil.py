@@ -47,9 +47,6 @@ from dpdd.common.synthesis.statistics import Statistics, lost_in_noise, of_one_s
 from dpdd.common.wire.parsing import check_classes
 from dpdd.common.wire.request import Kind, ReleaseRequest, decode_request
 
-BACKBONES = {(1, 28, 28): "scatter28", (3, 32, 32): "scatter32"}
-"""Public backbones that were made without any data, by the shape of images that they are for."""
-
 
 def distil(
     images: ArrayLike,
@@ -77,8 +74,8 @@ def distil(
     method, settings, synthesis
         As in a scenario: a method of `dpdd.common.methods.registry`, what it releases (``[method.settings]``), and how
         images are made of that (``[synthesis.settings]``); what is left out has its default. Methods that look through
-        a public backbone get one that was made without data: name another in `settings` ("backbone"). Choose them
-        without looking at the records.
+        a public backbone get one for images of this shape that was made without data: name another in `settings`
+        ("backbone"). Choose them without looking at the records.
     epsilon, delta, images_per_class
         The budget of this call, and the size of the set.
     seed
@@ -195,7 +192,7 @@ def _request(
     """What a coordinator would ask one silo for a distilled set; ConfigError where it could not."""
     warn_of_renamed(settings, chosen.settings_schema, "settings: ")
     warn_of_renamed(synthesis, chosen.synthesis_schema, "synthesis: ")
-    own = chosen.resolve(chosen.settings(_with_backbone(chosen, settings, run.shape)), run, epsilon, delta)
+    own = chosen.resolve(chosen.settings(settings), run, epsilon, delta)
     asked = {
         "method": own.on_wire(),
         "synthesis": chosen.synthesis_settings(synthesis).on_wire(),
@@ -217,19 +214,6 @@ def _request(
         return decode_request(request.encode())  # as a silo does, with all its checks
     except WireError as error:
         raise ConfigError(str(error)) from None
-
-
-def _with_backbone(chosen: AnyMethod, settings: Mapping[str, Any], shape: tuple[int, ...]) -> Mapping[str, Any]:
-    """The settings with a backbone for images of this shape, where the method has one and nobody named it."""
-    if "backbone" not in chosen.settings_schema.model_fields or "backbone" in {**chosen.preset, **settings}:
-        return settings
-    if shape not in BACKBONES:
-        known = " or ".join("x".join(map(str, each)) for each in BACKBONES)
-        raise ConfigError(
-            f"{chosen.name} has no backbone for images of {'x'.join(map(str, shape))}: resize them to {known}, take "
-            'method="dosser" or method="dp-merf", which need none, or name one in settings ("backbone")'
-        )
-    return {**settings, "backbone": BACKBONES[shape]}
 
 
 def _sha256(backbones: Sequence[str]) -> bytes:

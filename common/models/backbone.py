@@ -3,7 +3,8 @@
 ``name.safetensors`` holds the weights: matrices and kernels in half precision, BatchNorm and biases in
 single; they load as single precision. ``name.json`` is the card. The header of the weights file repeats the
 architecture and the input normalisation, so that the SHA-256 of that one file, which is how a request names a
-backbone, pins all that computes.
+backbone, pins all that computes. Scattering transforms for any shape need no file: they are built in code, and pinned
+by the SHA-256 of their recipe (`scattering_recipe`).
 
 >>> import tempfile, torch
 >>> from dpdd.common.models.convnet import ConvNetArchitecture
@@ -17,6 +18,8 @@ backbone, pins all that computes.
 (True, 'tiny', 3)
 >>> tuple(backbone.network.features(torch.rand(2, 1, 8, 8)).shape)
 (2, 6)
+>>> load("scattering-1x8x12").card.architecture
+PooledScatteringArchitecture(channels=1, height=8, width=12, kind='pooled-scattering')
 """
 
 from __future__ import annotations
@@ -37,13 +40,17 @@ from torch import Tensor
 
 from dpdd.common.errors import ConfigError, DataError, IntegrityError
 from dpdd.common.files.atomic import write_atomically
+from dpdd.common.models import scattering_recipe
+from dpdd.common.models.choice import built_shape
 from dpdd.common.models.convnet import ConvNet, ConvNetArchitecture
 from dpdd.common.models.feature_network import FeatureNetwork, Normalisation
+from dpdd.common.models.pooled_scattering import PooledScatteringArchitecture, PooledScatteringNet
 from dpdd.common.models.scattering import ScatteringArchitecture, ScatteringNet
 from dpdd.common.models.wrn import WideResNet, WideResNetArchitecture
 
 Architecture = Annotated[
-    ConvNetArchitecture | WideResNetArchitecture | ScatteringArchitecture, Field(discriminator="kind")
+    ConvNetArchitecture | WideResNetArchitecture | ScatteringArchitecture | PooledScatteringArchitecture,
+    Field(discriminator="kind"),
 ]
 """Any architecture that `build` knows; `kind` tells them apart in JSON."""
 
@@ -95,6 +102,23 @@ class Backbone:
     network: FeatureNetwork
     card: Card
 
+    def check_images(self, shape: tuple[int, ...]) -> None:
+        """ConfigError unless it takes images of this shape.
+
+        Trained networks take images from the size that they were trained on; scattering transforms take one size.
+        """
+        own = self.card.architecture
+        if len(shape) != 3 or shape[0] != own.channels:
+            raise ConfigError(
+                f"backbone {self.card.name} is for images of {own.channels} channels, not for records of shape {shape}"
+            )
+        scattering = isinstance(own, ScatteringArchitecture | PooledScatteringArchitecture)
+        size = f"{own.height} x {own.width} pixels"
+        if scattering and shape[1:] != (own.height, own.width):
+            raise ConfigError(f"backbone {self.card.name} is for images of {size}, not {shape[1]} x {shape[2]}")
+        if shape[1] < own.height or shape[2] < own.width:
+            raise ConfigError(f"backbone {self.card.name} takes images from {size} up, not {shape[1]} x {shape[2]}")
+
 
 def build(architecture: Architecture, normalisation: Normalisation | None = None) -> FeatureNetwork:
     """Make the network of an architecture, with fresh weights from torch's generator."""
@@ -106,13 +130,15 @@ def build(architecture: Architecture, normalisation: Normalisation | None = None
             network = WideResNet(architecture, normalisation)
         case ScatteringArchitecture():
             network = ScatteringNet(architecture, normalisation)
+        case PooledScatteringArchitecture():
+            network = PooledScatteringNet(architecture, normalisation)
     return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
 def save(path: str | Path, network: FeatureNetwork, provenance: Provenance) -> Card:
     """Write ``path.safetensors``, then ``path.json``, each atomically; `path` is a folder and a name."""
     stem = _stem(Path(path))
-    architecture = cast("ConvNet | WideResNet | ScatteringNet", network).architecture
+    architecture = cast("ConvNet | WideResNet | ScatteringNet | PooledScatteringNet", network).architecture
     weights = safetensors.save(
         {name: _stored(tensor) for name, tensor in _weights(network).items()},
         metadata={_HEADER: _header(architecture, network.normalisation)},
@@ -137,23 +163,39 @@ def available() -> tuple[str, ...]:
     return tuple(sorted(entry.name.removesuffix(".json") for entry in folder.iterdir() if entry.name.endswith(".json")))
 
 
+def comes_with_dpdd(name: str) -> bool:
+    """Whether a name means a shipped backbone or one that is built in code, and not somebody's file.
+
+    >>> comes_with_dpdd("scatter28"), comes_with_dpdd("scattering-3x64x64"), comes_with_dpdd("weights/mine")
+    (True, True, False)
+    """
+    try:
+        return name in available() or built_shape(name) is not None
+    except ConfigError:
+        return False
+
+
 def load(name_or_path: str | Path, sha256: str | None = None) -> Backbone:
     """Load a backbone in eval mode, with frozen parameters.
 
     Parameters
     ----------
     name_or_path
-        A shipped name (see `available`), or the path of a saved backbone, with or without suffix.
+        A shipped name (see `available`), ``scattering-CxHxW`` for one that is built in code for images of that shape,
+        or the path of a saved backbone, with or without suffix.
     sha256
-        If given, the weights file that the caller insists on.
+        If given, the weights file, or the recipe, that the caller insists on.
 
     Raises
     ------
     ConfigError
-        There is no such backbone.
+        There is no such backbone, or this version builds it by another recipe than `sha256`.
     IntegrityError
         Card and weights do not belong together, or not to `sha256`.
     """
+    shape = built_shape(name_or_path) if isinstance(name_or_path, str) else None
+    if shape is not None:
+        return _built(str(name_or_path), PooledScatteringArchitecture(*shape), sha256)
     weights, text, where = _read(name_or_path)
     card = _parse_card(text, where)
     digest = hashlib.sha256(weights).hexdigest()
@@ -175,6 +217,22 @@ def load(name_or_path: str | Path, sha256: str | None = None) -> Backbone:
         )
     network = build(card.architecture, card.normalisation)
     _fill(network, tensors, where)
+    return Backbone(network.eval().requires_grad_(False), card)
+
+
+def _built(name: str, architecture: PooledScatteringArchitecture, sha256: str | None) -> Backbone:
+    """The scattering transform of a recipe."""
+    recipe = scattering_recipe.Recipe(architecture)
+    if sha256 is not None and recipe.sha256 != sha256.lower():
+        raise ConfigError(
+            f"this version of dpdd builds backbone {name} by the recipe {recipe.sha256[:16]}..., but "
+            f"{sha256[:16]}... was asked for; both sides need versions with the same recipe"
+        )
+    network = build(architecture)
+    _fill(network, scattering_recipe.weights(recipe), name)
+    command = f"none: dpdd builds it, recipe {recipe.version}"
+    provenance = Provenance("none (random dead leaves, drawn in code)", "none needed", 0.0, command, recipe.seed)
+    card = Card(name, architecture, network.normalisation, provenance, recipe.sha256)
     return Backbone(network.eval().requires_grad_(False), card)
 
 
@@ -227,8 +285,8 @@ def _read(name_or_path: str | Path) -> tuple[bytes, str, str]:
     missing = [file.name for file in files if not file.is_file()]
     if len(missing) == len(files):
         raise ConfigError(
-            f"There is no backbone {where!r}: give the path of a saved one, or a shipped name "
-            f"({', '.join(available()) or 'none is installed'})."
+            f"There is no backbone {where!r}: give the path of a saved one, scattering-CxHxW for images of that shape, "
+            f"or a shipped name ({', '.join(available()) or 'none is installed'})."
         )
     if missing:
         raise IntegrityError(f"Backbone {where} is incomplete: {missing[0]} is missing.")

@@ -29,7 +29,7 @@ class ConvNetArchitecture:
     Parameters
     ----------
     channels, height, width
-        Of the images it was made for. Height and width are a record: the network takes any size.
+        Of the images it was made for. It takes larger ones too, at up to one and a half times this size (`reduce`).
     classes
         Outputs of the linear head.
     widths
@@ -73,7 +73,7 @@ class ConvNet(FeatureNetwork):
 
     def features(self, images: Tensor, hook: LayerHook | None = None) -> Tensor:
         """Give the global average (N, widths[-1]) of the last layer, showing each layer to `hook`."""
-        x = self.normalise(images)
+        x = self.normalise(self.reduce(images, self.architecture.height, self.architecture.width))
         for layer, (convolution, norm) in enumerate(zip(self.convolutions, self.norms, strict=True), start=1):
             x = silu(norm(convolution(x), hook))
             if layer in self.architecture.pool_after:

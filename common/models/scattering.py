@@ -92,8 +92,8 @@ class ScatteringArchitecture:
         return (self.height >> self.scales) * (self.width >> self.scales)
 
 
-class ScatteringNet(FeatureNetwork):
-    """The network of a `ScatteringArchitecture`; its features are all coefficients at all positions, standardised.
+class ScatteringLayers(FeatureNetwork):
+    """A feature network whose layers are a scattering transform's maps; what features it makes of them is its own.
 
     There are two hooked layers, maps of orders 0 and 1, and maps of order 2 (if J > 1), channel after channel, each map
     standardised by constants. `standardise` sets them; for the shipped networks, from images that are no data (see
@@ -101,46 +101,68 @@ class ScatteringNet(FeatureNetwork):
     half a point without noise, and nothing with noise. The head has no outputs: there are no public classes.
     """
 
-    def __init__(self, architecture: ScatteringArchitecture, normalisation: Normalisation | None = None) -> None:
-        channels = architecture.channels
+    def __init__(self, canvas: ScatteringArchitecture, normalisation: Normalisation | None = None) -> None:
+        channels = canvas.channels
         super().__init__(channels, normalisation or Normalisation((0.0,) * channels, (1.0,) * channels))
-        self.architecture = architecture
-        self.scattering = Scattering(
-            architecture.height, architecture.width, scales=architecture.scales, angles=architecture.angles
-        )
-        zeroth, first, second = architecture.maps
+        self.scattering = Scattering(canvas.height, canvas.width, scales=canvas.scales, angles=canvas.angles)
+        zeroth, first, second = canvas.maps
         self.split = [zeroth + first, second]
         self.norms = nn.ModuleList(HookedBatchNorm(channels * maps, eps=_TINY) for maps in self.split if maps)
-        width = channels * sum(architecture.maps) * architecture.positions
-        self.head = _NoHead(width, architecture.classes)
-        self.whitening = Whitening(channels * sum(architecture.maps), architecture.positions)
 
-    def features(self, images: Tensor, hook: LayerHook | None = None) -> Tensor:
-        """Give all standardised coefficients (N, channels x maps x positions), showing each layer to `hook`."""
-        layers = [norm(layer, hook) for norm, layer in zip(self.norms, self._layers(images), strict=True)]
-        return torch.cat(layers, dim=1).flatten(1)
+    def standardised(self, layers: Sequence[Tensor], hook: LayerHook | None) -> Tensor:
+        """Give all maps (N, channels x maps, height, width) of raw layers, standardised; show each layer to `hook`."""
+        return torch.cat([norm(layer, hook) for norm, layer in zip(self.norms, layers, strict=True)], dim=1)
 
-    def _layers(self, images: Tensor) -> list[Tensor]:
+    def raw_layers(self, images: Tensor) -> list[Tensor]:
         """Give the maps of orders 0 and 1, and of order 2."""
-        wanted = (self.architecture.channels, self.architecture.height, self.architecture.width)
-        if images.shape[1:] != wanted:
-            raise ConfigError(
-                f"This scattering transform is for images of shape {list(wanted)}, not {list(images.shape[1:])}."
-            )
         maps = self.scattering(self.normalise(images))
         return [layer.flatten(1, 2) for layer in maps.split(self.split, dim=2) if layer.shape[2]]
 
     @torch.no_grad()
     def standardise(self, images: Tensor) -> None:
         """Set the constants to each map's mean and variance over these images and all positions."""
-        for norm, layer in zip(self.norms, self._layers(images), strict=True):
+        self.set_constants(self.raw_layers(images))
+
+    @torch.no_grad()
+    def set_constants(self, layers: Sequence[Tensor]) -> None:
+        """Set the constants to each map's mean and variance in these raw layers."""
+        for norm, layer in zip(self.norms, layers, strict=True):
             assert isinstance(norm, HookedBatchNorm) and norm.running_mean is not None and norm.running_var is not None
             variance, mean = torch.var_mean(layer.double(), dim=(0, 2, 3))
             norm.running_mean.copy_(mean)
             norm.running_var.copy_(variance)
 
 
-class _NoHead(nn.Linear):
+def check_shape(images: Tensor, channels: int, height: int, width: int) -> None:
+    """ConfigError unless images have the one shape that a scattering transform is for."""
+    if images.shape[1:] != (channels, height, width):
+        raise ConfigError(
+            f"This scattering transform is for images of shape {[channels, height, width]}, "
+            f"not {list(images.shape[1:])}."
+        )
+
+
+class ScatteringNet(ScatteringLayers):
+    """The network of a `ScatteringArchitecture`; its features are all coefficients at all positions, standardised."""
+
+    def __init__(self, architecture: ScatteringArchitecture, normalisation: Normalisation | None = None) -> None:
+        super().__init__(architecture, normalisation)
+        self.architecture = architecture
+        maps = architecture.channels * sum(architecture.maps)
+        self.head = NoHead(maps * architecture.positions, architecture.classes)
+        self.whitening = Whitening(maps, architecture.positions)
+
+    def features(self, images: Tensor, hook: LayerHook | None = None) -> Tensor:
+        """Give all standardised coefficients (N, channels x maps x positions), showing each layer to `hook`."""
+        return self.standardised(self.raw_layers(images), hook).flatten(1)
+
+    def raw_layers(self, images: Tensor) -> list[Tensor]:
+        """Give the maps of orders 0 and 1, and of order 2, of images of the architecture's shape."""
+        check_shape(images, self.architecture.channels, self.architecture.height, self.architecture.width)
+        return super().raw_layers(images)
+
+
+class NoHead(nn.Linear):
     """A head without outputs: it only says how many features there are."""
 
     def reset_parameters(self) -> None:

@@ -12,21 +12,30 @@ first, each divided by its deviation (weak ones by a little less than that would
 >>> whitening.fit(features)
 >>> [round(x, 1) for x in whitening(features, 4).std(0).tolist()]
 [1.0, 1.0, 1.0, 1.0]
+
+Features of two kinds, what an image is like and where in it, have a `TwoPartWhitening`: half of the coordinates from
+each.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from dpdd.common.errors import ConfigError
+from dpdd.common.randomness import uniforms
 
 FLOOR = 0.01
 """Share of the mean variance of the kept directions that is added to each."""
 
 
 class Whitening(nn.Module):
-    """The map; before `fit` it leaves features as they are, but for one factor."""
+    """The map; before `fit` it leaves features as they are, but for one factor.
+
+    With `fill` the product's columns are filled up with zeros to a multiple of it: at one position, some processors
+    round the last few columns of an odd number differently from record to record in a batch.
+    """
 
     centre: Tensor
     spread: Tensor
@@ -35,8 +44,9 @@ class Whitening(nn.Module):
     positions_basis: Tensor
     positions_variances: Tensor
 
-    def __init__(self, maps: int, positions: int = 1) -> None:
+    def __init__(self, maps: int, positions: int = 1, *, fill: int = 1) -> None:
         super().__init__()
+        self.fill = fill
         self.register_buffer("centre", torch.zeros(maps * positions))
         self.register_buffer("spread", torch.ones(maps))
         for name, size in (("maps", maps), ("positions", positions)):
@@ -70,6 +80,18 @@ class Whitening(nn.Module):
             self.get_buffer(f"{name}_basis").copy_(basis)
             self.get_buffer(f"{name}_variances").copy_(variances.clamp_min(0.0))
 
+    @torch.no_grad()
+    def fix_signs(self) -> None:
+        """Give each eigenvector the sign with which it points to the side of a fixed random direction.
+
+        Eigenvectors are defined up to their signs, and libraries differ: whoever fits on another machine must get the
+        same ones.
+        """
+        for name in ("maps", "positions"):
+            basis = self.get_buffer(f"{name}_basis")
+            side = torch.from_numpy(uniforms(0, f"signs of {name}", len(basis)) - 0.5).to(basis)
+            basis.mul_(torch.where(side @ basis < 0.0, -1.0, 1.0).to(basis))
+
     def forward(self, features: Tensor, dimensions: int) -> Tensor:
         """The `dimensions` strongest coordinates of features, whitened; differentiable."""
         if not 1 <= dimensions <= self.dimensions:
@@ -81,6 +103,59 @@ class Whitening(nn.Module):
         maps, rank = (kept // positions).unique(return_inverse=True)  # the others would be computed for nothing
         values = (features - self.centre).unflatten(1, (len(self.spread), positions)) / self.spread[:, None]
         # One product per record, so that its neighbours leave no trace; transposed, which is faster at one position.
-        basis = self.maps_basis[:, maps].expand(len(values), -1, -1)
-        turned = torch.bmm(values.mT, basis).mT @ self.positions_basis
+        basis = functional.pad(self.maps_basis[:, maps], (0, -len(maps) % self.fill)).expand(len(values), -1, -1)
+        turned = torch.bmm(values.mT, basis).mT[:, : len(maps)] @ self.positions_basis
         return turned.flatten(1).index_select(1, rank * positions + kept % positions) * scale
+
+
+class TwoPartWhitening(nn.Module):
+    """Two whitenings side by side, for features that are those of the `first` followed by those of the `second`.
+
+    Coordinates are taken from both in equal numbers, as long as there are enough; each has variance 1, so both parts
+    weigh as much in the whole.
+
+    >>> both = TwoPartWhitening(Whitening(maps=6), Whitening(maps=2, positions=2))
+    >>> both.dimensions, both.shares(6), both.shares(9)
+    (10, (3, 3), (5, 4))
+    """
+
+    def __init__(self, first: Whitening, second: Whitening) -> None:
+        super().__init__()
+        self.first, self.second = first, second
+
+    @property
+    def dimensions(self) -> int:
+        """How many directions there are."""
+        return self.first.dimensions + self.second.dimensions
+
+    @property
+    def fitted(self) -> bool:
+        """Whether it was fitted to anything."""
+        return self.first.fitted and self.second.fitted
+
+    def shares(self, dimensions: int) -> tuple[int, int]:
+        """How many coordinates come from each part."""
+        second = min(dimensions // 2, self.second.dimensions)
+        first = min(dimensions - second, self.first.dimensions)
+        return first, dimensions - first
+
+    def fit(self, features: Tensor) -> None:
+        """Take means and covariances from these features, which must be public."""
+        for part, values in zip((self.first, self.second), self._split(features), strict=True):
+            part.fit(values)
+
+    def fix_signs(self) -> None:
+        """As `Whitening.fix_signs`."""
+        self.first.fix_signs()
+        self.second.fix_signs()
+
+    def forward(self, features: Tensor, dimensions: int) -> Tensor:
+        """So many coordinates of features, whitened, those of the first part first; differentiable."""
+        if not 1 <= dimensions <= self.dimensions:
+            raise ConfigError(f"This network has {self.dimensions} features to whiten, so not {dimensions}.")
+        parts = zip((self.first, self.second), self._split(features), self.shares(dimensions), strict=True)
+        return torch.cat([part(values, share) for part, values, share in parts if share], dim=1)
+
+    def _split(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        first, second = features.split([self.first.dimensions, self.second.dimensions], dim=1)
+        return first, second

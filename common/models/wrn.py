@@ -27,7 +27,7 @@ class WideResNetArchitecture:
     Parameters
     ----------
     channels, height, width
-        Of the images it was made for. Height and width are a record: the network takes any size.
+        Of the images it was made for. It takes larger ones too, at up to one and a half times this size (`reduce`).
     classes
         Outputs of the linear head.
     depth
@@ -97,7 +97,7 @@ class WideResNet(FeatureNetwork):
 
     def features(self, images: Tensor, hook: LayerHook | None = None) -> Tensor:
         """Give the global average (N, 64 * widen) of the last layer, showing each layer to `hook`."""
-        x = self.stem(self.normalise(images))
+        x = self.stem(self.normalise(self.reduce(images, self.architecture.height, self.architecture.width)))
         for block in self.blocks:
             x = block(x, hook)
         return silu(self.norm(x, hook)).mean((2, 3))

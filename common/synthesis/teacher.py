@@ -61,7 +61,7 @@ class Teacher:
     @cached_property
     def _network(self) -> FeatureNetwork:
         name: str | Path = self.backbone
-        if self.folder is not None and self.backbone not in backbones.available():
+        if self.folder is not None and not backbones.comes_with_dpdd(self.backbone):
             beside = self.folder / Path(self.backbone).name
             name = beside if beside.with_name(f"{beside.name}.safetensors").exists() else name
         with torch.random.fork_rng(devices=[]):  # building a network draws weights: which nobody should notice

@@ -66,7 +66,8 @@ def learn(run: Run, grid: Grid) -> dict[str, Any]:
     with run.store() as store:
         for number, classes in enumerate(tasks, start=1):
             run.console.say(f"task {number} of {len(tasks)}: {', '.join(classes)}")
-            stages.append(run.gather(grid, request_groups(scenario, silos[number], classes), store))
+            asked = request_groups(scenario, silos[number], classes)
+            stages.append(run.gather(grid, asked, store))
             product = run.synthesise(stages[-1])
             if not isinstance(product, LabelledSet):
                 raise ConfigError(f"{scenario.method.name} makes a model, and continual learning joins datasets")

@@ -6,14 +6,13 @@ other, and of files.
 
 from __future__ import annotations
 
-import torch
-
 from dpdd.common.config import one_line
 from dpdd.common.data.labelled_images import LabelledImages
 from dpdd.common.errors import ConfigError, WireError
 from dpdd.common.methods.base import DataKind, RunDescription
 from dpdd.common.methods.registry import method
 from dpdd.common.models import backbone as backbones
+from dpdd.common.models.choice import AUTO
 from dpdd.common.wire.request import Kind, decode_request
 from dpdd.server.run.public_backbone import public_backbone
 from dpdd.server.run.requests import make_request, resolved_settings
@@ -46,7 +45,7 @@ def backbone_in_words(scenario: Scenario) -> str | None:
     names = chosen.backbones(settings)
     if not names:
         return None
-    default = "backbone" not in {**chosen.preset, **scenario.method.settings}
+    default = {**chosen.preset, **scenario.method.settings}.get("backbone", AUTO) == AUTO
     why = f" (none was named: the one for images of {' x '.join(map(str, run.shape))})" if default else ""
     return f"public backbone: {', '.join(names)}{why}"
 
@@ -68,15 +67,13 @@ def _check_request(scenario: Scenario, classes: tuple[str, ...]) -> None:
 
 
 def _check_backbone(name: str, run: RunDescription) -> None:
-    network, shape = backbones.load(name).network, run.image_shape
-    if shape[0] != network.mean.shape[1]:
-        raise ConfigError(
-            f"backbone {name} is for images of {network.mean.shape[1]} channels, and data.shape has {shape[0]}"
-        )
+    backbone, shape = backbones.load(name), run.image_shape
+    channels = backbone.network.mean.shape[1]
+    if shape[0] != channels:
+        raise ConfigError(f"backbone {name} is for images of {channels} channels, and data.shape has {shape[0]}")
     try:
-        with torch.no_grad():
-            network.features(torch.zeros(1, *shape))
-    except (ConfigError, RuntimeError) as error:  # torch has its own words for images that are too small
+        backbone.check_images(shape)
+    except ConfigError as error:
         raise ConfigError(f"backbone {name} does not fit data.shape: {one_line(error)}") from None
 
 

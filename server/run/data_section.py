@@ -19,7 +19,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, StrictInt, ValidationError, model_validator
 
 from dpdd.common.config import Settings, explain, validate
-from dpdd.common.data.formats.spec import SourceSpec, with_format
+from dpdd.common.data.formats.spec import DataSpec, SourceSpec, with_format
 from dpdd.common.data.schema import DataSchema, Fit
 from dpdd.common.errors import ConfigError
 
@@ -105,7 +105,7 @@ class DataSection(Settings):
         try:
             declared = self.declared
         except ValidationError as error:
-            raise ValueError(explain(error)) from None
+            raise ValueError(explain(error, DataSchema)) from None
         assert declared is not None
         if "table" in (self.kind, declared.kind):
             one = f"shape = {list(declared.shape)}"
@@ -124,7 +124,7 @@ class DataSection(Settings):
             if source is not None:
                 source.read_by(schema)
         except ValidationError as error:
-            raise ValueError(f"{key}: {explain(error)}") from None
+            raise ValueError(f"{key}: {explain(error, DataSpec)}") from None
 
     @model_validator(mode="after")
     def _fitting(self) -> DataSection:

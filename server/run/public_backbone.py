@@ -1,13 +1,12 @@
-"""The public backbone that a scenario's learners start from, checked before any silo is asked."""
+"""The public backbones of a scenario: what its learners start from, and what is chosen where it names none."""
 
 from __future__ import annotations
-
-import torch
 
 from dpdd.common.errors import ConfigError
 from dpdd.common.methods.registry import method
 from dpdd.common.models import backbone as backbones
 from dpdd.common.models.backbone import Backbone
+from dpdd.common.models.choice import AUTO, backbone_for
 from dpdd.server.evaluation.learners import LEARNERS
 from dpdd.server.evaluation.training_data import check_channels
 from dpdd.server.run.requests import backbone_sha256, resolved_settings
@@ -24,6 +23,8 @@ def public_backbone(scenario: Scenario) -> Backbone | None:
     if not (wanted and evaluation.runs):
         return None
     name = evaluation.backbone or _own_backbone(scenario)
+    if name == AUTO:
+        name = backbone_for(scenario.schema.shape)
     if not name:
         raise ConfigError(
             f"evaluation.learners asks for {wanted[0]}, and {scenario.method.name} has no public backbone of its "
@@ -39,8 +40,7 @@ def public_backbone(scenario: Scenario) -> Backbone | None:
         )
     shape = scenario.schema.shape
     check_channels("test", shape[0], backbone.network)
-    with torch.no_grad():
-        backbone.network.features(torch.zeros(1, *shape))  # refuses images of another size, if it is for one size only
+    backbone.check_images(shape)
     return backbone
 
 

@@ -14,11 +14,12 @@ import pytest
 
 from dpdd.client import distil as module
 from dpdd.client import local_synthesis
-from dpdd.client.distil import BACKBONES, distil
+from dpdd.client.distil import distil
 from dpdd.common.config import RenamedKeyWarning
 from dpdd.common.errors import ConfigError, DataError, DpddError, IntegrityError
 from dpdd.common.methods.registry import METHODS
 from dpdd.common.models import backbone
+from dpdd.common.models.choice import backbone_for
 from dpdd.common.privacy.accounting import guarantee
 from dpdd.common.privacy.entropy import SeededEntropy
 from dpdd.common.privacy.events import Gaussian, compose
@@ -190,16 +191,17 @@ def test_too_few_records_are_said_to_be_noise(
 
 
 def test_sps_takes_a_backbone_without_data_that_fits_the_images() -> None:
-    for shape, name in BACKBONES.items():
-        card = backbone.load(name).card
+    for shape in ((1, 28, 28), (3, 32, 32), (1, 30, 12)):
+        card = backbone.load(backbone_for(shape)).card
         assert (card.architecture.channels, card.architecture.height, card.architecture.width) == shape
         assert card.provenance.public_data.startswith("none")
+    assert small(*records(9, (30, 12)), **SPS).images.shape == (6, 1, 30, 12)
     assert small(*records(9, (3, 32, 32)), **SPS).images.shape == (6, 3, 32, 32)
     other = {**SPS, "settings": {**SPS["settings"], "backbone": "gray28"}}
     assert small(*records(9, (28, 28)), **other).teacher is not None
-    with pytest.raises(ConfigError, match='1x30x30: resize them to 1x28x28 or 3x32x32, take method="dosser"') as raised:
-        small(*records(9, (30, 30)), **SPS)
-    offered = [name for name in METHODS if f'method="{name}"' in str(raised.value)]
+    with pytest.raises(ConfigError, match=r"no backbone for images of 1x30x7: .* sides from 8") as raised:
+        small(*records(9, (30, 7)), **SPS)
+    offered = [name for name in METHODS if f"{name} " in str(raised.value)]
     assert offered == ["dp-merf", "dosser"] and not any(METHODS[n].backbones(METHODS[n].settings({})) for n in offered)
 
 

@@ -76,6 +76,13 @@ CASES = (
         _FEW_STEPS,
         (1, 12, 12),
     ),
+    Case(  # a backbone that nobody named, built in code, for images that it makes small
+        "sps",
+        "any-size",
+        {"features": 20, "picture": 3, "stages": 2, "class_layers": 1, "class_dimensions": 3},
+        _FEW_STEPS,
+        (1, 10, 80),
+    ),
     Case("dosser", settings={**_MATCHING, "dimensions": 6}, synthesis=_FEW_STEPS),
     Case(
         "dosser",

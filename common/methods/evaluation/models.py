@@ -30,6 +30,7 @@ from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.evaluation.query import segment_of
 from dpdd.common.methods.evaluation.settings import ConvNetModel, EvaluationSettings, ModelSettings, TeacherModel
 from dpdd.common.models import backbone as backbones
+from dpdd.common.models.choice import built_shape
 from dpdd.common.models.evaluation_convnet import EvaluationConvNet
 from dpdd.common.synthesis.image_embedding import ImageEmbedding
 from dpdd.common.synthesis.teacher import Teacher
@@ -60,7 +61,7 @@ def convnet_model(network: EvaluationConvNet, width: int, mean: float = 0.0, std
 def teacher_model(teacher: Teacher) -> SentModel:
     """A teacher on a backbone that ships with dpdd; ConfigError for another: silos have no file of that name."""
     name = teacher.backbone
-    if name not in backbones.available():
+    if not backbones.comes_with_dpdd(name):
         raise ConfigError(f"a teacher is evaluated at silos on a backbone that ships with dpdd, and {name} does not")
     settings = TeacherModel(
         kind="teacher",
@@ -150,10 +151,10 @@ def _classifier(model: ModelSettings, arrays: Mapping[str, NDArray[np.float32]],
 def _embedding(model: TeacherModel, run: RunDescription) -> ImageEmbedding:
     """What the teacher's weights are for; ConfigError where its backbone cannot be had, or is for other images."""
     channels, height, width = run.image_shape
+    if built_shape(model.backbone) not in (None, run.shape):  # before it is built
+        raise ConfigError(f"backbone {model.backbone} is for other images than those of shape {run.shape}")
     backbone = _backbone(model.backbone, model.sha256)
-    made_for = backbone.card.architecture.channels
-    if made_for != channels:
-        raise ConfigError(f"backbone {model.backbone} is for images of {made_for} channels, not of {channels}")
+    backbone.check_images(run.shape)
     if model.features > backbone.network.whitening.dimensions:
         most = backbone.network.whitening.dimensions
         raise ConfigError(f"backbone {model.backbone} has {most} features, not {model.features}")
@@ -164,7 +165,7 @@ def _embedding(model: TeacherModel, run: RunDescription) -> ImageEmbedding:
 
 @lru_cache(maxsize=16)
 def _backbone(name: str, sha256: str) -> backbones.Backbone:
-    if name not in backbones.available():  # before anything else: `load` would take it for a path
+    if not backbones.comes_with_dpdd(name):  # before anything else: `load` would take it for a path
         raise ConfigError(f"there is no backbone {name!r} in dpdd; there are {', '.join(backbones.available())}")
     try:
         with torch.random.fork_rng(devices=[]):  # building a network draws weights

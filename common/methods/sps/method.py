@@ -35,10 +35,10 @@ class SPS(Method[MethodSettings, SynthesisSettings], family="sps"):
     """Matched moments of a public network's activations."""
 
     def resolve(self, settings: MethodSettings, run: RunDescription, epsilon: float, delta: float) -> MethodSettings:
-        """Settings that pin all public backbones by their hashes."""
-        from dpdd.common.methods.sps.specification import pinned
+        """Settings that name a backbone for the run's images, and pin all public backbones by their hashes."""
+        from dpdd.common.methods.sps.specification import pinned, with_backbone
 
-        return pinned(settings)
+        return pinned(with_backbone(settings, run.shape))
 
     def stages(self, settings: MethodSettings) -> int:
         """How many releases belong together."""
@@ -92,7 +92,7 @@ class SPS(Method[MethodSettings, SynthesisSettings], family="sps"):
 
     def teacher_of(self, weights: NDArray[np.float32], settings: MethodSettings, run: RunDescription) -> Teacher:
         """The classifier with these weights on the run's embedding."""
-        from dpdd.common.methods.sps.specification import specification
+        from dpdd.common.methods.sps.specification import specification, with_backbone
         from dpdd.common.methods.sps.synthesis import teacher_with
 
-        return teacher_with(weights, settings, specification(settings, run, 0))
+        return teacher_with(weights, with_backbone(settings, run.shape), specification(settings, run, 0))

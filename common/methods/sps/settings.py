@@ -8,11 +8,15 @@ from typing import Annotated, ClassVar
 from pydantic import Field, model_validator
 
 from dpdd.common.config import Settings
+from dpdd.common.models.choice import AUTO
 
 
 class MethodSettings(Settings):
     """What is released; part of the request.
 
+    `backbone` left out is the one for images of the run's shape (`dpdd.common.models.choice`), and `features` left out
+    are as many as suit the backbone: 512 of a scattering transform in a file, 256 of one that is built in code, all of
+    a network that has fewer. The coordinator fills both in.
     `features` and `picture` make the embedding (0 and 0: none). `global_dimensions`, `class_layers` and `thumbnail`
     make feature statistics, as in the paper; `row_share` is their part of a record's squared norm beside the embedding.
     `stages` are reserved together; the first has `first_share` of the budget (in 1/σ²), the others share the rest.
@@ -20,7 +24,7 @@ class MethodSettings(Settings):
     on, and images are made to match all; the embedding stays with `backbone`. Hashes are filled in by the coordinator.
     """
 
-    backbone: str = "scatter28"
+    backbone: str = AUTO
     features: Annotated[int, Field(ge=0, le=2048)] = 512
     picture: Annotated[int, Field(ge=0, le=16)] = 7
     global_dimensions: Annotated[int, Field(ge=0, le=1024)] = 0

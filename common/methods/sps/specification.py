@@ -16,6 +16,7 @@ from dpdd.common.methods.sps.feature_statistics import (
 from dpdd.common.methods.sps.settings import MethodSettings
 from dpdd.common.models.backbone import Backbone
 from dpdd.common.models.backbone import load as load_backbone
+from dpdd.common.models.choice import AUTO, backbone_for
 from dpdd.common.synthesis.image_embedding import ImageEmbedding
 
 
@@ -23,6 +24,16 @@ from dpdd.common.synthesis.image_embedding import ImageEmbedding
 def backbone(name: str, sha256: str = "") -> Backbone:
     """A public backbone, kept in memory; with the hash that it must have, if one is given."""
     return load_backbone(name, sha256 or None)
+
+
+def with_backbone(settings: MethodSettings, shape: tuple[int, ...]) -> MethodSettings:
+    """Settings in which somebody named a backbone and a number of features, or else those that suit the images."""
+    if settings.backbone == AUTO:
+        settings = settings.model_copy(update={"backbone": backbone_for(shape)})
+    if "features" in settings.model_fields_set:
+        return settings
+    network = backbone(settings.backbone).network
+    return settings.model_copy(update={"features": min(network.default_features, network.whitening.dimensions)})
 
 
 def pinned(settings: MethodSettings) -> MethodSettings:
@@ -39,6 +50,7 @@ def check_pinned(settings: MethodSettings) -> None:
 
 def specification(settings: MethodSettings, run: RunDescription, stage: int) -> FeatureStatistics:
     """The feature statistics of a stage; ConfigError where a backbone is not the one that the run names."""
+    settings = with_backbone(settings, run.shape)
     name, sha256 = settings.backbones[stage % len(settings.backbones)]
     try:
         first = backbone(settings.backbone, run.backbone_sha256.hex())
@@ -65,10 +77,8 @@ def feature_statistics(
     """The feature statistics of a stage on `backbone`, the embedding on `first` (left out: the same)."""
     network, first = backbone.network, first or backbone
     layers, channels = len(network.layer_channels), backbone.card.architecture.channels
-    if shape[:1] != (channels,) or len(shape) != 3:
-        raise ConfigError(
-            f"backbone {backbone.card.name} is for images of {channels} channels, not for records of shape {shape}"
-        )
+    for each in (backbone, first):
+        each.check_images(shape)
     if settings.features > first.network.whitening.dimensions:
         raise ConfigError(
             f"backbone {first.card.name} has {first.network.whitening.dimensions} features, not {settings.features}"

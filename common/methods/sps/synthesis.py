@@ -24,7 +24,7 @@ from dpdd.common.methods.sps.feature_statistics import FeatureStatistics
 from dpdd.common.methods.sps.gaussian_fit import Gaussians
 from dpdd.common.methods.sps.moment_loss import MomentLoss
 from dpdd.common.methods.sps.settings import MethodSettings, SynthesisSettings
-from dpdd.common.methods.sps.specification import backbone, specification, specifications
+from dpdd.common.methods.sps.specification import backbone, specification, specifications, with_backbone
 from dpdd.common.methods.sps.targets import counts_of, mismatch, targets
 from dpdd.common.randomness import subseed
 from dpdd.common.synthesis.image_pyramid import ImagePyramid, outside, random_affine, roughness
@@ -68,6 +68,7 @@ def joint_teacher(
     Later stages are left out: they hold gradients of a softmax over one task's own classes, at records of those classes
     only, so a step along them need not be one down in the joint loss.
     """
+    settings = with_backbone(settings, run.shape)
     specs = [specification(settings, replace(run, classes=classes), 0) for classes in tasks]
     parts = [classifier.moments_of(first, spec) for first, spec in zip(firsts, specs, strict=True) if spec.embedding]
     if not parts:
@@ -91,7 +92,7 @@ def synthesise(
     classes = len(run.classes)
     per_class = max(2, min(settings.batch_per_class, images_per_class))
     batches = math.ceil(images_per_class / per_class)
-    task = ImageTask(statistics, method, settings, run.public, per_class)
+    task = ImageTask(statistics, with_backbone(method, run.shape), settings, run.public, per_class)
     parts = [part.reshape(classes, per_class, *shape) for part in runner.make(task, range(batches), run.progress)]
     pixels = np.concatenate(parts, axis=1)[:, :images_per_class].reshape(-1, *shape)
     labels = np.arange(classes).repeat(images_per_class)

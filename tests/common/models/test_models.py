@@ -18,6 +18,7 @@ from dpdd.common.models import backbone, checkpoint
 from dpdd.common.models.backbone import Architecture, Provenance
 from dpdd.common.models.convnet import ConvNetArchitecture
 from dpdd.common.models.feature_network import FeatureNetwork, Normalisation
+from dpdd.common.models.resampling import area_resample
 from dpdd.common.models.wrn import WideResNetArchitecture
 
 CONVNET = ConvNetArchitecture(channels=1, height=14, width=14, classes=5, widths=(4, 8, 8), pool_after=(1, 3))
@@ -265,6 +266,32 @@ def test_shipped_backbones_load(name: str) -> None:
     features = loaded.network.features(batch)
     assert features.shape == (2, loaded.network.head.in_features) and torch.isfinite(features).all()
     assert loaded.network.whitening(features, 64).shape == (2, 64)
+
+
+@architectures
+def test_images_beyond_one_and_a_half_times_the_size_are_made_small_inside(architecture: Architecture) -> None:
+    network, side = trained(architecture), architecture.height
+    large = torch.rand(3, architecture.channels, 4 * side, 3 * side)
+    seen = area_resample(large, 3 * side // 2, round(9 * side / 8))
+    assert torch.equal(network.features(large), network.features(seen))
+    assert not torch.allclose(network.features(seen), network.features(area_resample(seen, side, side)), rtol=1e-2)
+    ribbon = torch.rand(3, architecture.channels, 8 * side, side)
+    assert torch.equal(network.features(ribbon), network.features(area_resample(ribbon, 3 * side // 2, side)))
+    assert network.features(seen[:, :, :8, :8]).shape == network.features(seen).shape, "crops, as in training"
+
+
+def test_which_images_a_trained_network_takes() -> None:
+    loaded = backbone.load("rgb32")
+    for shape in ((3, 32, 32), (3, 33, 200), (3, 4096, 32)):
+        loaded.check_images(shape)
+    for shape, match in (
+        ((3, 31, 64), "rgb32 takes images from 32 x 32 pixels up, not 31 x 64"),
+        ((3, 64, 8), "not 64 x 8"),
+        ((1, 64, 64), "rgb32 is for images of 3 channels"),
+        ((14,), "not for records of shape"),
+    ):
+        with pytest.raises(ConfigError, match=match):
+            loaded.check_images(shape)
 
 
 @pytest.mark.parametrize("depth", [4, 9, 11, 17])

@@ -32,7 +32,7 @@ PROVENANCE = Provenance(public_data="none", licence="none", accuracy=0.0, comman
 KYMATIOS_PI = 3.1415  # of the Gaussians' norm; each convolution repeats it
 shapes = pytest.mark.parametrize(
     ("height", "width", "scales", "angles"),
-    [(28, 28, 2, 8), (32, 32, 2, 8), (29, 38, 3, 6), (33, 17, 1, 8), (28, 28, 2, 5), (40, 24, 4, 3)],
+    [(28, 28, 2, 8), (32, 32, 2, 8), (29, 38, 3, 6), (33, 17, 1, 8), (28, 28, 2, 5), (40, 24, 4, 3), (64, 43, 3, 4)],
 )
 
 

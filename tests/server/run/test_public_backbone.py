@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from dpdd.common.errors import ConfigError
-from dpdd.common.models.backbone import Provenance, save
+from dpdd.common.models.backbone import Provenance, build, save
+from dpdd.common.models.convnet import ConvNetArchitecture
+from dpdd.server.run.checks import backbone_in_words
 from dpdd.server.run.public_backbone import public_backbone
+from dpdd.server.run.requests import make_request
 from dpdd.server.run.scenario import Scenario
 
 
@@ -57,10 +60,38 @@ def test_a_backbone_that_does_not_do_is_named_in_one_sentence(asked: dict[str, o
     assert "\n" not in str(error.value)
 
 
+def test_left_open_it_is_the_one_for_the_images() -> None:
+    asked = Scenario.model_validate(
+        {
+            "name": "asks",
+            "data": {"dataset": "fashion-slice"},
+            "method": {"name": "sps"},
+            "evaluation": {"learners": ["probe"]},
+        }
+    )
+    request = make_request(asked)
+    backbone = public_backbone(asked)
+    assert backbone is not None and backbone.card.name == "scatter28"
+    assert request.settings["backbone"] == "scatter28" and request.settings["features"] == 512
+    words = backbone_in_words(asked)
+    assert words is not None and "scatter28 (none was named" in words
+    assert backbone_in_words(scenario(method="sps")) == "public backbone: scatter28", "this one names it"
+    assert backbone_in_words(scenario(method="dp-merf")) is None, "and this one has none"
+    named = public_backbone(scenario(method="dp-merf", learners=["probe"], backbone="auto"))
+    assert named is not None and named.card.name == "scatter28"
+
+
+def test_a_network_for_larger_images_is_refused(tmp_path: Path) -> None:
+    network = build(ConvNetArchitecture(1, 29, 20, 3, (4,)))
+    save(tmp_path / "large", network, Provenance("none", "none", 0.0, "none", 0))
+    with pytest.raises(ConfigError, match="large takes images from 29 x 20 pixels up, not 28 x 28"):
+        public_backbone(scenario(method="sps", learners=["probe"], backbone=str(tmp_path / "large")))
+
+
 def test_a_scattering_transform_for_another_size_is_refused(tmp_path: Path) -> None:
     from dpdd.common.models.scattering import ScatteringArchitecture, ScatteringNet
 
     network = ScatteringNet(ScatteringArchitecture(channels=1, height=16, width=16))
     save(tmp_path / "small", network, Provenance("none", "none", 0.0, "none", 0))
-    with pytest.raises(ConfigError, match=r"\[1, 16, 16\]"):
+    with pytest.raises(ConfigError, match="small is for images of 16 x 16 pixels, not 28 x 28"):
         public_backbone(scenario(method="sps", learners=["probe"], backbone=str(tmp_path / "small")))
