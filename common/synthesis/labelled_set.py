@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 class LabelledSet:
     """Records, integer labels and class names; soft labels (N, classes) and a teacher, if any.
 
-    Records are images (uint8; N, C, H, W) or rows of a table (float32; N, D), whose `columns` are named.
+    Records are images (uint8; N, C, H, W) or rows of a table (float32; N, D), whose `columns` are named. `priors` are
+    the shares of the classes that soft labels and teacher assume, where some were declared; the set itself has about as
+    many records of every class.
     """
 
     records: NDArray[Any]
@@ -46,6 +48,7 @@ class LabelledSet:
     soft: NDArray[np.float32] | None = None
     teacher: Teacher | None = None
     columns: tuple[str, ...] = ()
+    priors: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         is_image = self.records.dtype == np.uint8 and self.records.ndim == 4 and not self.columns
@@ -91,6 +94,8 @@ class LabelledSet:
         about: dict[str, object] = {"classes": self.classes, "format": "dpdd dataset v1"}
         if self.is_table:
             about["columns"] = self.columns
+        if self.priors:
+            about["priors"] = self.priors
         # One key only: safetensors writes several in random order, and the file's hash is in the card.
         header = {"dpdd": json.dumps(about, ensure_ascii=True)}
         tensors: dict[str, NDArray] = {
@@ -123,6 +128,7 @@ class LabelledSet:
                     file.get_tensor("soft") if "soft" in names else None,
                     Teacher.load(folder),
                     tuple(about.get("columns", ())),
+                    tuple(map(float, about.get("priors", ()))),
                 )
         except FileNotFoundError:
             raise DataError(f"{path}: there is no dataset here") from None

@@ -35,7 +35,12 @@ def tables(metrics: Mapping[str, Any]) -> list[str]:
     if not metrics["accuracy"]:
         return []
     continual = metrics.get("continual", {}).get("learners")
-    return [score_table(metrics), *([continual_table(metrics)] if continual else [])]
+    shown = [score_table(metrics), *([continual_table(metrics)] if continual else [])]
+    absent = metrics.get("absent_classes")
+    return [
+        *shown,
+        *([f"no test record is of {', '.join(absent)}: averages over classes leave it out"] if absent else []),
+    ]
 
 
 def score_table(metrics: Mapping[str, Any]) -> str:

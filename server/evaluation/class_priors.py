@@ -1,0 +1,40 @@
+"""Declared class priors, for learners: the one place where they reach networks.
+
+Soft labels and the teacher's already assume the declared priors, so whoever learns from them does too. A learner on
+hard labels assumes the shares that the classes have in the set, which are about equal. Its scores get the logarithm of
+the declared share over that one (logit adjustment), which is exact for calibrated scores, and needs no other training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from dpdd.common.synthesis.priors import log_shift
+from dpdd.server.evaluation.training_data import labels_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dpdd.common.synthesis.labelled_set import LabelledSet
+    from dpdd.server.evaluation.base import Classifier
+    from dpdd.server.evaluation.learner_settings import LearnerSettings
+
+
+def adjusted(
+    classifiers: Sequence[Classifier], dataset: LabelledSet, settings: LearnerSettings
+) -> Sequence[Classifier]:
+    """The classifiers, which were trained on `dataset` by `settings`, for the class priors that it declares."""
+    if not dataset.priors or labels_of(dataset, settings) != "hard":
+        return classifiers
+    counts = np.bincount(dataset.labels, minlength=len(dataset.classes))
+    # A class without an image was never learnt: half of one keeps the logarithm finite.
+    shift = torch.from_numpy(log_shift(np.maximum(counts, 0.5) / counts.sum(), np.array(dataset.priors)))
+    return [_shifted(classifier, shift) for classifier in classifiers]
+
+
+def _shifted(classifier: Classifier, shift: Tensor) -> Classifier:
+    return lambda images: (scores := classifier(images)) + shift.to(scores)
