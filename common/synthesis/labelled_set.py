@@ -86,7 +86,8 @@ class LabelledSet:
         """What a data card says of it."""
         if self.is_table:
             return {"rows": len(self), "columns": list(self.columns), "file": DATASET}
-        return {"images": len(self), "image_shape": list(self.images.shape[1:]), "file": DATASET}
+        facts = {"images": len(self), "image_shape": list(self.images.shape[1:]), "file": DATASET}
+        return {**facts, "priors": dict(zip(self.classes, self.priors, strict=True))} if self.priors else facts
 
     def save(self, folder: Path) -> str:
         """Write the dataset and a preview into `folder`; the SHA-256 of the dataset file."""

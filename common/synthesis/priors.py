@@ -56,10 +56,31 @@ Priors = Annotated[Literal["as-released", "equal"] | dict[str, float], BeforeVal
 
 @dataclass(frozen=True, eq=False)
 class ClassCounts:
-    """Noisy records of each class, and which of the counts stand out of their noise."""
+    """Noisy records of each class, and which of the counts stand out of their `noise` (a standard deviation)."""
 
     counts: NDArray[np.float64]
     known: NDArray[np.bool_]
+    noise: float = 0.0
+
+    @property
+    def unequal(self) -> bool:
+        """Whether the largest class surely has more than twice the records of the smallest that is known.
+
+        >>> [ClassCounts(np.array([700.0, few]), np.ones(2, bool), noise=37.0).unequal for few in (100.0, 300.0)]
+        [True, False]
+        """
+        known = self.counts[self.known]
+        return len(known) > 1 and bool(known.max() - 2.0 * self.noise > 2.0 * (known.min() + 2.0 * self.noise))
+
+    def in_words(self, classes: Sequence[str]) -> str:
+        """The smallest and the largest that are known.
+
+        >>> ClassCounts(np.array([700.2, 3.0, 99.6]), np.array([True, False, True])).in_words(("cat", "emu", "dog"))
+        'from 100 (dog) to 700 (cat)'
+        """
+        ordered = [label for label in np.argsort(self.counts, kind="stable") if self.known[label]]
+        few, many = ordered[0], ordered[-1]
+        return f"from {self.counts[few]:.0f} ({classes[few]}) to {self.counts[many]:.0f} ({classes[many]})"
 
 
 def released_counts(statistics: Sequence[Statistics], weights: Sequence[float | None]) -> ClassCounts | None:
@@ -76,8 +97,8 @@ def released_counts(statistics: Sequence[Statistics], weights: Sequence[float | 
     if not noise.all():
         return ClassCounts(counts[noise.argmin()], counts[noise.argmin()] > 0.0)
     precision = noise**-2.0
-    together = precision @ counts / precision.sum()
-    return ClassCounts(together, together > 2.0 / math.sqrt(precision.sum()))
+    together, left = precision @ counts / precision.sum(), 1.0 / math.sqrt(precision.sum())
+    return ClassCounts(together, together > 2.0 * left, left)
 
 
 def checked(priors: Any, classes: Sequence[str], *, counted: bool = True) -> Priors | None:

@@ -164,9 +164,15 @@ class Run:
                 chosen.synthesis_settings(self.scenario.synthesis.settings),
                 RunDescription.of(request, images, runner, self.console, priors),
             )
+        counts = class_counts(stages)
+        if priors is None and product.teacher is not None and counts is not None and counts.unequal:
+            self.console.say(
+                f"  classes are unequal: their noisy counts are {counts.in_words(request.classes)}; "
+                "synthesis.priors says which shares labels, teacher and learners should assume"
+            )
         if priors is None or not isinstance(product, LabelledSet):
             return product
-        return replace(product, priors=tuple(shares(priors, request.classes, class_counts(stages)).tolist()))
+        return replace(product, priors=tuple(shares(priors, request.classes, counts).tolist()))
 
     def finish(
         self, product: Product, scores: dict[str, Any], stages: Sequence[Stage], store: Store, **more: Any
