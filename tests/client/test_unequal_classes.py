@@ -1,8 +1,8 @@
 """Unequal classes: one record in eight of Fashion-MNIST's pullovers and shirts is a shirt.
 
 With nothing declared the majority decides. With declared priors each does what it says: as released has the better
-accuracy where records come as they did, equal the better balanced accuracy. `python -m tests.client.test_unequal_classes`
-prints the table for several budgets.
+accuracy where records come as they did, equal the better balanced accuracy. For several budgets,
+`python -m tests.client.test_unequal_classes` prints a table.
 """
 
 from __future__ import annotations
