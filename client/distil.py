@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,8 @@ from dpdd.common.privacy.events import compose
 from dpdd.common.progress import Console, Progress
 from dpdd.common.synthesis.distilled_set import DistilledSetSettings, distilled_set_settings, method_values
 from dpdd.common.synthesis.labelled_set import LabelledSet
+from dpdd.common.synthesis.priors import Priors, released_counts, shares
+from dpdd.common.synthesis.priors import checked as checked_priors
 from dpdd.common.synthesis.statistics import Statistics, lost_in_noise, of_one_silo
 from dpdd.common.wire.parsing import check_classes
 from dpdd.common.wire.request import Kind, ReleaseRequest, decode_request
@@ -56,6 +59,7 @@ def distil(
     epsilon: float,
     delta: float = 1e-5,
     images_per_class: int = 10,
+    priors: Priors | None = None,
     classes: Sequence[str] | None = None,
     settings: Mapping[str, Any] | None = None,
     synthesis: Mapping[str, Any] | None = None,
@@ -78,6 +82,9 @@ def distil(
         ("backbone"). Choose them without looking at the records.
     epsilon, delta, images_per_class
         The budget of this call, and the size of the set.
+    priors
+        The class shares that soft labels and teacher assume (``[synthesis] priors``): "as-released", "equal", or a
+        share for every class. Left out, they are as the method fits them. A given share should be common knowledge.
     seed
         A public one, for random features and first images. Noise never comes from a seed.
     progress
@@ -94,6 +101,8 @@ def distil(
     run = RunDescription(names, records.shape, seed, images_per_class)
     request = _request(chosen, run, epsilon, delta, settings or {}, synthesis or {})
     own, plan = chosen.settings(method_values(request)), _plan(chosen, request)
+    weights = [chosen.count_weight(own, stage) for stage in range(chosen.stages(own))]
+    declared = checked_priors(priors, names, counted=weights[0] is not None)
     console = Console()
     told = progress or console
     answered = local_synthesis.run_stages(records, request, chosen, own, SystemEntropy(), told)
@@ -102,13 +111,16 @@ def distil(
         raise IntegrityError("the mechanism ran another event than the one it planned; nothing was released")
     statistics = [of_one_silo(answer.arrays, answer.event, asked.stage_input) for asked, answer in answered]
     how = chosen.synthesis_settings(distilled_set_settings(request).synthesis)
-    product = chosen.synthesise(statistics, own, how, RunDescription.of(request, images_per_class, progress=told))
+    described = RunDescription.of(request, images_per_class, progress=told, priors=declared)
+    product = chosen.synthesise(statistics, own, how, described)
     console.finish()
     if not isinstance(product, LabelledSet):
         raise ConfigError(f"{chosen.name} makes a model, not a set")
-    lost = _lost(statistics[0], names) if chosen.count_weight(own, 0) is not None else []
+    lost = _lost(statistics[0], names) if weights[0] is not None else []
     print(_promise(plan, classes is None, lost))
-    return product
+    if declared is None:
+        return product
+    return replace(product, priors=tuple(shares(declared, names, released_counts(statistics, weights)).tolist()))
 
 
 def _check(chosen: AnyMethod, epsilon: float, delta: float, seed: int) -> None:
@@ -202,7 +214,7 @@ def _request(
         run="distil",
         method=chosen.name,
         kind=Kind.DISTILLED_SET,
-        settings=validate(asked, DistilledSetSettings, "distil").model_dump(mode="json"),
+        settings=validate(asked, DistilledSetSettings, "distil").on_wire(),
         epsilon=epsilon,
         delta=delta,
         classes=run.classes,

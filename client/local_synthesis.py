@@ -81,7 +81,7 @@ def synthesise_locally(
 
     def synthesise(_arrays: Mapping[str, NDArray]) -> Mapping[str, NDArray]:
         statistics = _statistics(answered)
-        run = RunDescription.of(request, images_per_class=asked.images_per_class, progress=progress)
+        run = RunDescription.of(request, asked.images_per_class, progress=progress, priors=asked.priors)
         dataset = method.synthesise(statistics, settings, method.synthesis_settings(asked.synthesis), run)
         if not isinstance(dataset, LabelledSet):
             raise ConfigError(f"{method.name} makes a model, not a set: it has no distilled set to release")

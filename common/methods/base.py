@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from dpdd.common.synthesis.priors import Priors
     from dpdd.common.synthesis.product import Product
     from dpdd.common.synthesis.runner import SynthesisRunner
     from dpdd.common.synthesis.statistics import Statistics
@@ -69,8 +70,9 @@ class DataKind(Enum):
 class RunDescription:
     """Everything public about a run that a method needs to know, and who works for it.
 
-    `images_per_class`, `runner` and `progress` matter to synthesis only. `backbone_sha256` pins the public backbone
-    (empty: any). Without a `runner` synthesis takes one process.
+    `images_per_class`, `priors`, `runner` and `progress` matter to synthesis only, and no request depends on `priors`
+    (`dpdd.common.synthesis.priors`; None: nothing is declared). `backbone_sha256` pins the public backbone (empty:
+    any). Without a `runner` synthesis takes one process.
     """
 
     classes: tuple[str, ...]
@@ -80,6 +82,7 @@ class RunDescription:
     backbone_sha256: bytes = b""
     runner: SynthesisRunner | None = None
     progress: Progress = silent
+    priors: Priors | None = None
 
     @classmethod
     def of(
@@ -88,6 +91,7 @@ class RunDescription:
         images_per_class: int = 1,
         runner: SynthesisRunner | None = None,
         progress: Progress = silent,
+        priors: Priors | None = None,
     ) -> RunDescription:
         """What a request says of its run."""
         return cls(
@@ -98,6 +102,7 @@ class RunDescription:
             request.backbone_sha256,
             runner,
             progress,
+            priors,
         )
 
     @property

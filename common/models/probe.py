@@ -34,19 +34,23 @@ def accuracy(network: FeatureNetwork, images: Tensor, labels: Tensor) -> float:
     """Give the share of uint8 images that the network classifies rightly."""
     with torch.no_grad():
         logits = F.linear(extract(network, images), network.head.weight, network.head.bias)
+    return share_right(logits, labels)
+
+
+def linear_probe(features: Tensor, labels: Tensor, test_features: Tensor, test_labels: Tensor) -> float:
+    """Fit multinomial logistic regression by L-BFGS on standardised features, and give its test accuracy."""
+    return share_right(probe_logits(features, labels, test_features), test_labels)
+
+
+def share_right(logits: Tensor, labels: Tensor) -> float:
+    """Give the share of records whose highest logit is that of their class."""
     return float((logits.argmax(1) == labels).float().mean())
 
 
-def linear_probe(
-    features: Tensor,
-    labels: Tensor,
-    test_features: Tensor,
-    test_labels: Tensor,
-    *,
-    decay: float = 1e-4,
-    iterations: int = 200,
-) -> float:
-    """Fit multinomial logistic regression by L-BFGS on standardised features, and give its test accuracy."""
+def probe_logits(
+    features: Tensor, labels: Tensor, test_features: Tensor, *, decay: float = 1e-4, iterations: int = 200
+) -> Tensor:
+    """Fit the same, and give its scores of test records."""
     mean, std = features.mean(0), features.std(0).clamp_min(1e-6)
     x, test_x = (features - mean) / std, (test_features - mean) / std
     classes = int(labels.max()) + 1
@@ -62,5 +66,4 @@ def linear_probe(
 
     optimizer.step(loss)  # type: ignore[arg-type,no-untyped-call]
     with torch.no_grad():
-        predicted = F.linear(test_x, weight, bias).argmax(1)
-    return float((predicted == test_labels).float().mean())
+        return F.linear(test_x, weight, bias)

@@ -4,8 +4,11 @@ In decentralised mode the silo synthesises. What it releases then also depends o
 number of images, so a request of kind `DISTILLED_SET` has all three in its settings:
 
 >>> asked = DistilledSetSettings(method={"features": 100}, synthesis={"steps": 50}, images_per_class=10)
->>> sorted(asked.model_dump(mode="json"))
+>>> sorted(asked.on_wire())
 ['images_per_class', 'method', 'synthesis']
+
+Where the coordinator declares class priors, whichever, a request also says `priors = "equal"`: the silo's teacher and
+soft labels then assume equal priors, and the union turns them to the declared ones. So other priors cost nothing.
 
 The release holds `images` (uint8; N, C, H, W), `labels` (int64; N) and, where the method made some, `soft` labels
 (float32; N, classes), the weights of the `teacher` that gave them (float32; classes, D), and the noisy class `counts`
@@ -16,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +45,12 @@ class DistilledSetSettings(Settings):
     method: dict[str, Any]
     synthesis: dict[str, Any]
     images_per_class: Annotated[int, Field(ge=1, le=100_000)]
+    priors: Literal["equal"] | None = None
+
+    def on_wire(self) -> dict[str, Any]:
+        """All settings as plain values; priors only where there are some, as requests were before there were any."""
+        values = self.model_dump(mode="json")
+        return {key: value for key, value in values.items() if key != "priors" or value is not None}
 
 
 @dataclass(frozen=True, eq=False)

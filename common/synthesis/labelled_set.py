@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 class LabelledSet:
     """Records, integer labels and class names; soft labels (N, classes) and a teacher, if any.
 
-    Records are images (uint8; N, C, H, W) or rows of a table (float32; N, D), whose `columns` are named.
+    Records are images (uint8; N, C, H, W) or rows of a table (float32; N, D), whose `columns` are named. `priors` are
+    the shares of the classes that soft labels and teacher assume, where some were declared; the set itself has about as
+    many records of every class.
     """
 
     records: NDArray[Any]
@@ -46,6 +48,7 @@ class LabelledSet:
     soft: NDArray[np.float32] | None = None
     teacher: Teacher | None = None
     columns: tuple[str, ...] = ()
+    priors: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         is_image = self.records.dtype == np.uint8 and self.records.ndim == 4 and not self.columns
@@ -83,7 +86,8 @@ class LabelledSet:
         """What a data card says of it."""
         if self.is_table:
             return {"rows": len(self), "columns": list(self.columns), "file": DATASET}
-        return {"images": len(self), "image_shape": list(self.images.shape[1:]), "file": DATASET}
+        facts = {"images": len(self), "image_shape": list(self.images.shape[1:]), "file": DATASET}
+        return {**facts, "priors": dict(zip(self.classes, self.priors, strict=True))} if self.priors else facts
 
     def save(self, folder: Path) -> str:
         """Write the dataset and a preview into `folder`; the SHA-256 of the dataset file."""
@@ -91,6 +95,8 @@ class LabelledSet:
         about: dict[str, object] = {"classes": self.classes, "format": "dpdd dataset v1"}
         if self.is_table:
             about["columns"] = self.columns
+        if self.priors:
+            about["priors"] = self.priors
         # One key only: safetensors writes several in random order, and the file's hash is in the card.
         header = {"dpdd": json.dumps(about, ensure_ascii=True)}
         tensors: dict[str, NDArray] = {
@@ -125,6 +131,7 @@ class LabelledSet:
                     file.get_tensor("soft") if "soft" in names else None,
                     teacher,
                     tuple(about.get("columns", ())),
+                    tuple(map(float, about.get("priors", ()))),
                 )
                 if teacher is None or dataset.is_table:
                     return dataset

@@ -32,6 +32,7 @@ from dpdd.common.errors import ConfigError, DataError
 from dpdd.common.models import backbone as backbones
 from dpdd.common.synthesis.image_embedding import ImageEmbedding
 from dpdd.common.synthesis.image_pyramid import random_affine
+from dpdd.common.synthesis.priors import log_shift
 from dpdd.common.synthesis.product_files import TEACHER
 
 if TYPE_CHECKING:
@@ -101,6 +102,15 @@ class Teacher:
             raise DataError(f"the teacher labels floats in [0, 1], and these reach {float(pixels.max()):g}")
         return pixels if pixels.dtype == torch.float32 else pixels.float()
 
+    def with_priors(self, before: NDArray[np.float64], after: NDArray[np.float64]) -> Teacher:
+        """The same classifier for class shares `after`, where this one is for `before`.
+
+        Log probabilities contain the logarithm of a class's share; in its place comes another.
+        """
+        weights = self.weights.astype(np.float64)
+        weights[:, -1] += log_shift(before, after) / self.embedding.constant
+        return replace(self, weights=weights.astype(np.float32))
+
     def save(self, folder: Path) -> None:
         """Write ``teacher.safetensors`` into `folder`."""
         embedding = [self.embedding.features, self.embedding.side, self.embedding.channels]
@@ -130,22 +140,27 @@ class Teacher:
             raise DataError(f"{path}: this is not a teacher of a dpdd dataset ({error})") from None
 
 
-def united(teachers: Sequence[Teacher], counts: NDArray[np.float64]) -> Teacher:
+def united(
+    teachers: Sequence[Teacher], counts: NDArray[np.float64], shares: NDArray[np.float64] | None = None
+) -> Teacher:
     """One classifier of several silos', which may know different classes; `counts` (silos, classes) are their records.
 
     A class's weights are those of the silos that have it, in proportion to their records of it. A silo's scores contain
     the logarithm of the class's share in that silo; in its place comes that of the share in all silos together. So
     silos with the same classes in different shares give what one silo with everybody's records would, and silos that
     are alike give the mean of their teachers. (Silos that have different classes never compared them: no such claim.)
+
+    With `shares`, the teachers are for equal class priors, and what they give is for these.
     """
     weights = np.stack([teacher.weights for teacher in teachers]).astype(np.float64)
     has, total = counts > 0.0, counts.sum(0)
     voices = np.where(total > 0.0, counts / np.where(total > 0.0, total, 1.0), 1.0 / len(teachers))
     with np.errstate(divide="ignore", invalid="ignore"):
         change = np.log(total / total.sum()) - np.log(counts / counts.sum(1, keepdims=True))
-    weights[:, :, -1] += np.where(has, change, 0.0) / teachers[0].embedding.constant
-    joined = np.einsum("sc,scd->cd", voices, weights)
-    return replace(teachers[0], weights=joined.astype(np.float32))
+    if shares is None:
+        weights[:, :, -1] += np.where(has, change, 0.0) / teachers[0].embedding.constant
+    joined = replace(teachers[0], weights=np.einsum("sc,scd->cd", voices, weights).astype(np.float32))
+    return joined if shares is None else joined.with_priors(np.full(len(shares), 1.0 / len(shares)), shares)
 
 
 def teacher_augmentations(

@@ -13,6 +13,9 @@ from dpdd.common.privacy.events import describe
 from dpdd.scenarios.baselines import measure
 from dpdd.scenarios.baselines.measure import METHODS, USUAL, Row
 from dpdd.scenarios.options import number, rounded_up, whole_number
+from dpdd.server.evaluation.metrics import METRICS as METRIC_BY_NAME
+
+_OTHERS = ("balanced-accuracy", "macro-roc-auc")
 
 
 def add_to(commands: Commands) -> None:
@@ -73,8 +76,10 @@ def _table(rows: list[Row]) -> str:
         budget = [rounded_up(row.guarantee.epsilon), f"{row.guarantee.delta:g}"] if private else ["∞", "–"]
         spread = f" ± {100 * row.accuracy.std:.2f}" if len(row.accuracy.runs) > 1 else ""
         accuracy = f"{100 * row.accuracy.mean:.2f}{spread}"
-        cells.append([METHODS[row.method], *budget, row.guarantee.accountant, accuracy, describe(row.event)])
-    return table(["baseline", "ε", "δ", "accountant", "test accuracy, %", "what was run"], cells)
+        others = [METRIC_BY_NAME[name].show(row.scores[name].mean) if name in row.scores else "" for name in _OTHERS]
+        cells.append([METHODS[row.method], *budget, row.guarantee.accountant, accuracy, *others, describe(row.event)])
+    titles = [METRIC_BY_NAME[name].title for name in _OTHERS]
+    return table(["baseline", "ε", "δ", "accountant", "test accuracy, %", *titles, "what was run"], cells)
 
 
 def _epsilon(text: str) -> float:

@@ -36,7 +36,7 @@ So nothing that we tried on this proxy beats spending all on the head at this ε
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -87,18 +87,21 @@ class Task:
         """How many classes there are."""
         return len(self.train.classes)
 
-    def share(self, scores: NDArray[np.floating]) -> float:
-        """The accuracy of scores (test records, classes)."""
-        return float((scores.argmax(axis=1) == self.test.labels).mean())
+    def measured(self, scores: NDArray[np.floating]) -> dict[str, float]:
+        """Every metric of scores (test records, classes) that the test records allow."""
+        from dpdd.server.evaluation import scoring
+        from dpdd.server.evaluation.metrics import METRICS
+
+        return {name: score.mean for name, score in scoring.measured([scores], self.test.labels, [*METRICS]).items()}
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What one run of a baseline releases, how far its noise is from ideal in all, and the run: noise ↦ accuracy."""
+    """What one run of a baseline releases, how far its noise is from ideal in all, and the run: noise ↦ metrics."""
 
     event: Event
     distance: float
-    score: Callable[[Entropy], float]
+    score: Callable[[Entropy], Mapping[str, float]]
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,12 @@ class Row:
     method: str
     guarantee: Guarantee
     event: Event
-    accuracy: Score
+    scores: Mapping[str, Score]
+
+    @property
+    def accuracy(self) -> Score:
+        """The metric that every row has."""
+        return self.scores["accuracy"]
 
     def as_json(self) -> dict[str, Any]:
         """The row in plain values."""
@@ -119,6 +127,7 @@ class Row:
             "accountant": self.guarantee.accountant,
             "event": describe(self.event),
             "accuracy": self.accuracy.as_json(),
+            "metrics": {name: score.as_json() for name, score in self.scores.items() if name != "accuracy"},
         }
 
 
@@ -186,19 +195,21 @@ def _row(method: str, plan: Plan, epsilon: float, delta: float, seeds: int) -> R
         raise RuntimeError(f"{METHODS[method]} was calibrated to epsilon {epsilon:g} but costs {vouched.epsilon:g}")
     scores = [plan.score(SeededEntropy(seed, f"baseline {method} {epsilon!r} {delta!r}")) for seed in range(seeds)]
     spent = Guarantee(min(epsilon, vouched.epsilon), delta, vouched.accountant)
-    return Row(method, spent, plan.event, Score(tuple(scores)))
+    return Row(method, spent, plan.event, {name: Score(tuple(run[name] for run in scores)) for name in scores[0]})
 
 
 def _probe(task: Task, progress: Progress) -> Row:
     import torch
 
-    from dpdd.common.models.probe import linear_probe
+    from dpdd.common.models.probe import probe_logits, share_right
     from dpdd.server.evaluation.base import Score
 
     progress(METHODS["probe"], 0, 1)
     train, test = (torch.from_numpy(features).float() for features in (task.train_features, task.test_features))
-    score = linear_probe(train, torch.from_numpy(task.train.labels), test, torch.from_numpy(task.test.labels))
-    return Row("probe", Guarantee(math.inf, 0.0, "none"), NonPrivate(), Score((score,)))
+    logits = probe_logits(train, torch.from_numpy(task.train.labels), test)
+    measured = task.measured(logits.numpy()) | {"accuracy": share_right(logits, torch.from_numpy(task.test.labels))}
+    scores = {name: Score((value,)) for name, value in measured.items()}
+    return Row("probe", Guarantee(math.inf, 0.0, "none"), NonPrivate(), scores)
 
 
 def _logistic(task: Task, epsilon: float, delta: float, chosen: LogisticSettings | None, progress: Progress) -> Plan:
@@ -208,9 +219,9 @@ def _logistic(task: Task, epsilon: float, delta: float, chosen: LogisticSettings
     sigma = calibrate(settings.event, epsilon, delta)
     rows, test = _rows(task)
 
-    def score(entropy: Entropy) -> float:
+    def score(entropy: Entropy) -> dict[str, float]:
         weight = private_linear.logistic(rows, task.train.labels, task.classes, settings, sigma, entropy, progress)
-        return task.share(test @ weight.T)
+        return task.measured(test @ weight.T)
 
     draws = settings.steps * task.classes * rows.shape[1] + 1
     return Plan(settings.event(sigma), _distance(sigma * private_linear.PRODUCT, draws), score)
@@ -222,9 +233,9 @@ def _closed_form(task: Task, epsilon: float, delta: float, solve: Callable[[Mome
     event = Gaussian(calibrate(Gaussian, epsilon, delta))
     rows, test = _rows(task)
 
-    def score(entropy: Entropy) -> float:
+    def score(entropy: Entropy) -> dict[str, float]:
         released = private_linear.moments(rows, task.train.labels, task.classes, event, entropy)
-        return task.share(test @ solve(released).T)
+        return task.measured(test @ solve(released).T)
 
     draws = (task.classes + rows.shape[1]) * rows.shape[1]
     return Plan(event, _distance(event.sigma * private_linear.PRODUCT, draws), score)
@@ -234,7 +245,7 @@ def _finetune(
     task: Task, epsilon: float, delta: float, chosen: FineTuneSettings | None, minutes: float, progress: Progress
 ) -> Plan:
     from dpdd.scenarios.baselines import private_finetune, private_linear
-    from dpdd.server.evaluation.scoring import scores
+    from dpdd.server.evaluation.scoring import logits_of
 
     if not task.backbone.card.classes:
         raise ConfigError(f"backbone {task.backbone.card.name} was never trained, so there is nothing to fine-tune")
@@ -248,13 +259,13 @@ def _finetune(
     steps = private_finetune.steps_in(minutes, fresh, task.train.shape, settings)
     noise = private_finetune.planned(len(task.train), steps, settings, epsilon, delta)
 
-    def score(entropy: Entropy) -> float:
+    def score(entropy: Entropy) -> dict[str, float]:
         labels = task.train.labels
         head = private_linear.logistic(rows, labels, task.classes, settings.head, noise.head, entropy, progress)
         tuned = network(head)
         images = task.train.images
         private_finetune.train(tuned, images, labels, settings, noise, entropy, minutes=minutes, progress=progress)
-        return scores([tuned], task.test)["accuracy"].mean
+        return task.measured(logits_of(tuned, task.test))
 
     draws = settings.head.steps * rows.shape[1] * task.classes + 1
     distance = _distance(noise.head * private_linear.PRODUCT, draws)

@@ -8,7 +8,7 @@ noisy count of it was lost in noise.
 
 Where the sets have teachers, the union has one that knows of each class what the silos that have it know
 (`dpdd.common.synthesis.teacher.united`), and it labels all images anew: a silo's own has never seen the others'
-classes.
+classes. Where class priors are declared, it is for these; as released are the silos' counts together.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from dpdd.common.errors import DpddError, IntegrityError
 from dpdd.common.synthesis.distilled_set import DistilledSet, distilled_set_settings, from_arrays, teacher_of
 from dpdd.common.synthesis.labelled_set import LabelledSet
+from dpdd.common.synthesis.priors import ClassCounts, Priors, shares
 from dpdd.common.wire.release import Release
 from dpdd.common.wire.request import ReleaseRequest
 
@@ -50,8 +51,19 @@ def opened(release: Release, request: ReleaseRequest) -> DistilledSet:
     return from_arrays(release.arrays, request.classes, request.shape, most, release.silo, teacher)
 
 
-def union(distilled: Sequence[DistilledSet], images_per_class: int) -> LabelledSet:
-    """All sets as one of at most `images_per_class` images of each class; DpddError when none has an image."""
+def class_counts(distilled: Sequence[DistilledSet]) -> ClassCounts | None:
+    """What the silos' noisy counts are together; None where some silo's method released none."""
+    if any(each.counts is None for each in distilled):
+        return None
+    counts = _counts(distilled).sum(0)
+    return ClassCounts(counts, counts > 0.0)
+
+
+def union(distilled: Sequence[DistilledSet], images_per_class: int, priors: Priors | None = None) -> LabelledSet:
+    """All sets as one of at most `images_per_class` images of each class; DpddError when none has an image.
+
+    With `priors`, the silos were asked for teachers with equal ones.
+    """
     sets = [each.dataset for each in distilled]
     if not sum(map(len, sets)):
         raise DpddError("no silo's set has an image: every class was lost in noise")
@@ -67,9 +79,11 @@ def union(distilled: Sequence[DistilledSet], images_per_class: int) -> LabelledS
         for silo, number in enumerate(seats(counts[:, label], [len(each) for each in members], images_per_class)):
             picked += members[silo][:number].tolist()
     images, labels = images[picked], labels[picked]
-    teacher = _teacher(sets, counts)
+    assumed = None if priors is None else shares(priors, sets[0].classes, class_counts(distilled))
+    teacher = _teacher(sets, counts, assumed)
     soft = np.concatenate([each.soft for each in sets])[picked] if sets[0].soft is not None else None  # type: ignore[arg-type]
-    joined = LabelledSet(images, labels, sets[0].classes, soft, teacher)
+    declared = () if assumed is None else tuple(assumed.tolist())
+    joined = LabelledSet(images, labels, sets[0].classes, soft, teacher, priors=declared)
     if teacher is None or soft is None:
         return joined
     return replace(joined, soft=teacher.probabilities(joined.as_torch().tensors[0]).numpy())
@@ -100,9 +114,13 @@ def _counts(distilled: Sequence[DistilledSet]) -> NDArray[np.float64]:
     return np.stack(counts).astype(np.float64)  # type: ignore[arg-type]
 
 
-def _teacher(sets: Sequence[LabelledSet], counts: NDArray[np.float64]) -> Teacher | None:
+def _teacher(
+    sets: Sequence[LabelledSet], counts: NDArray[np.float64], assumed: NDArray[np.float64] | None
+) -> Teacher | None:
     """One classifier of the teachers of the silos that sent one."""
     from dpdd.common.synthesis.teacher import united
 
     teachers = [(each.teacher, row) for each, row in zip(sets, counts, strict=True) if each.teacher is not None]
-    return united([teacher for teacher, _ in teachers], np.stack([row for _, row in teachers])) if teachers else None
+    if not teachers:
+        return None
+    return united([teacher for teacher, _ in teachers], np.stack([row for _, row in teachers]), assumed)

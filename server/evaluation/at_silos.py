@@ -52,6 +52,7 @@ def sent_models(
     """Those of the named models that this run has and can send; of a learner with several runs, the first."""
     from dpdd.common.methods.evaluation.models import convnet_model, teacher_model
     from dpdd.common.synthesis.product import ReleasedModel
+    from dpdd.server.evaluation.class_priors import Shifted
     from dpdd.server.evaluation.convnet import TrainedConvNet
 
     models: dict[str, SentModel] = {}
@@ -65,8 +66,11 @@ def sent_models(
                 models[name] = convnet_model(product.network, product.width)
         else:
             network = next(iter(trained.get(name, ())), None)
+            shift = network.shift if isinstance(network, Shifted) else None
+            network = network.classifier if isinstance(network, Shifted) else network
             if isinstance(network, TrainedConvNet):
-                models[name] = convnet_model(network.network, network.width, float(network.mean), float(network.std))
+                sent = convnet_model(network.network, network.width, float(network.mean), float(network.std))
+                models[name] = sent if shift is None else sent.shifted(shift.numpy())
     return models
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -34,10 +34,11 @@ from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.registry import method
 from dpdd.common.models.backbone import Backbone
 from dpdd.common.synthesis.labelled_set import LabelledSet
+from dpdd.common.synthesis.priors import ClassCounts, Priors, shares
 from dpdd.common.synthesis.teacher import Teacher
 from dpdd.server.evaluation.base import Score
-from dpdd.server.evaluation.scoring import ACCURACY, described, logits_of, measured, train_learners
-from dpdd.server.run.pipeline import Run, Stage
+from dpdd.server.evaluation.scoring import ACCURACY, absent_classes, described, logits_of, measured, train_learners
+from dpdd.server.run.pipeline import Run, Stage, class_counts
 from dpdd.server.run.requests import request_groups
 from dpdd.server.run.scenario import task_of
 
@@ -72,7 +73,7 @@ def learn(run: Run, grid: Grid) -> dict[str, Any]:
             if not isinstance(product, LabelledSet):
                 raise ConfigError(f"{scenario.method.name} makes a model, and continual learning joins datasets")
             sets.append(product)
-            joined = join(sets, _teacher(sets, stages))
+            joined = _with_priors(join(sets, _teacher(sets, stages, scenario.synthesis.priors)), run, stages)
             if test is not None:
                 with run.phase("evaluation"):
                     steps.append(_score(run, joined, public, test, tasks[:number]))
@@ -85,7 +86,7 @@ def learn(run: Run, grid: Grid) -> dict[str, Any]:
             figures[name] = summary([[score.mean for score in row] for row in rows], sizes)
         return run.finish(
             joined,
-            described(final, joined, scenario.evaluation, public),
+            {**described(final, joined, scenario.evaluation, public), **({} if test is None else absent_classes(test))},
             [stage for task in stages for stage in task],
             store,
             continual={"tasks": [list(task) for task in tasks], "learners": figures},
@@ -150,7 +151,21 @@ def join(sets: Sequence[LabelledSet], teacher: Teacher | None = None) -> Labelle
     return LabelledSet(images, np.concatenate(labels), classes, soft, teacher)
 
 
-def _teacher(sets: Sequence[LabelledSet], tasks: Sequence[Sequence[Stage]]) -> Teacher | None:
+def _with_priors(joined: LabelledSet, run: Run, tasks: Sequence[Sequence[Stage]]) -> LabelledSet:
+    """The set of all tasks so far with the class shares that are declared for it, if any."""
+    priors = run.scenario.synthesis.priors
+    if priors is None:
+        return joined
+    counts = [class_counts(stages) for stages in tasks]
+    parts = [each for each in counts if each is not None]
+    together = ClassCounts(
+        np.concatenate([part.counts for part in parts]), np.concatenate([part.known for part in parts])
+    )
+    assumed = shares(priors, joined.classes, together if len(parts) == len(counts) else None)
+    return replace(joined, priors=tuple(assumed.tolist()))
+
+
+def _teacher(sets: Sequence[LabelledSet], tasks: Sequence[Sequence[Stage]], priors: Priors | None) -> Teacher | None:
     """A classifier for the classes of all tasks: that of the only one, or what their first stages say together.
 
     None where the method has no such thing, or where silos sent finished sets, and so no sums that could be joined.
@@ -163,7 +178,7 @@ def _teacher(sets: Sequence[LabelledSet], tasks: Sequence[Sequence[Stage]]) -> T
         return sets[0].teacher
     chosen, classes = method(requests[0].method), [request.classes for request in requests]
     settings = chosen.settings(requests[0].settings)
-    return chosen.joint_teacher(firsts, settings, classes, RunDescription.of(requests[0]))
+    return chosen.joint_teacher(firsts, settings, classes, RunDescription.of(requests[0], priors=priors))
 
 
 def _score(

@@ -84,7 +84,7 @@ def macro_roc_auc(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> fl
     """The area under the one-vs-rest ROC curve of each class's probability, averaged over the classes of the records.
 
     It is the chance that a record of the class has a higher probability for it than one of another class, ties for
-    half: the Mann-Whitney statistic, from ranks.
+    half: the Mann-Whitney statistic, from ranks. A class without records has no curve, and is left out.
     """
     present = np.unique(labels)
     if len(present) < 2:

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,11 +17,12 @@ import torch
 from numpy.typing import NDArray
 
 from dpdd.common.data.labelled_images import LabelledImages
-from dpdd.common.errors import ConfigError
+from dpdd.common.errors import ConfigError, DataError
 from dpdd.common.progress import Progress, silent
 from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.server.evaluation.base import Classifier, Score
 from dpdd.server.evaluation.bundled import BUNDLED
+from dpdd.server.evaluation.class_priors import adjusted
 from dpdd.server.evaluation.learners import LEARNERS
 from dpdd.server.evaluation.metrics import metric
 from dpdd.server.evaluation.settings import EvaluationSection
@@ -51,7 +53,7 @@ def evaluate(
     if trained is None:
         trained = train_learners(product, settings, public, seed, progress)
     measured = {name: scores(each, test, settings.metrics) for name, each in trained.items()}
-    return described(measured, product, settings, public)
+    return {**described(measured, product, settings, public), **absent_classes(test)}
 
 
 def train_learners(
@@ -69,7 +71,7 @@ def train_learners(
                 continue
             if learner.networks not in networks:
                 networks[learner.networks] = learner.train_networks(product, settings, public, seed, progress)
-            trained[name] = learner.classifiers(networks[learner.networks])
+            trained[name] = adjusted(learner.classifiers(networks[learner.networks]), product, settings)
     for name, bundled in BUNDLED.items():
         classifier = bundled.classifier_of(product)
         if classifier is not None:
@@ -97,9 +99,23 @@ def scores(
 def measured(
     logits: Sequence[NDArray[np.floating]], labels: NDArray[np.int64], metrics: Sequence[str]
 ) -> dict[str, Score]:
-    """The same, of logits that are there already."""
-    functions = {name: metric(name).function for name in (ACCURACY, *metrics)}
-    return {name: Score(tuple(function(each, labels) for each in logits)) for name, function in functions.items()}
+    """The same, of logits that are there already; what is not defined for records of one class alone is left out."""
+    found: dict[str, Score] = {}
+    for name in dict.fromkeys((ACCURACY, *metrics)):
+        with suppress(DataError):
+            found[name] = Score(tuple(metric(name).function(each, labels) for each in logits))
+    return found
+
+
+def absent_classes(test: LabelledImages) -> dict[str, list[str]]:
+    """For `metrics.json`: the classes that no test record has, which averages over classes leave out; mostly nothing.
+
+    >>> absent_classes(LabelledImages(np.zeros((1, 1, 8, 8), np.uint8), np.array([0]), ("cat", "dog")))
+    {'absent_classes': ['dog']}
+    """
+    present = set(np.unique(test.labels).tolist())
+    absent = [name for label, name in enumerate(test.classes) if label not in present]
+    return {"absent_classes": absent} if absent else {}
 
 
 def described(

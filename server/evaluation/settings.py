@@ -1,7 +1,7 @@
 """The section `[evaluation]` of a scenario: who learns from the product, how, and what is measured.
 
 >>> EvaluationSection(learners=("convnet", "probe")).metrics
-('accuracy',)
+('accuracy', 'balanced-accuracy', 'macro-roc-auc')
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class EvaluationSection(LearnerSettings):
     """Who learns from the synthetic set, how (`LearnerSettings`), and what is measured on real test data.
 
     `learners`: `convnet`, from scratch; `probe`, `fine-tune` and `ensemble`, the fine-tuned networks together, from the
-    public `backbone` (left out: the method's own). `metrics`: `balanced-accuracy` and `macro-roc-auc` beside
+    public `backbone` (left out: the method's own). `metrics`: left out, `balanced-accuracy` and `macro-roc-auc` beside
     `accuracy`, which is always measured. `runs = 0` trains nobody. `at_silos` asks the silos for an evaluation on
     records that nobody else may see.
     """
@@ -60,7 +60,7 @@ class EvaluationSection(LearnerSettings):
     renamed: ClassVar[Mapping[str, str]] = {**LearnerSettings.renamed, "downstream": "learners"}
 
     learners: tuple[str, ...] = ("convnet",)
-    metrics: tuple[str, ...] = ("accuracy",)
+    metrics: tuple[str, ...] = ("accuracy", "balanced-accuracy", "macro-roc-auc")
     backbone: str | None = None
     at_silos: AtSilosSection | None = None
 

@@ -38,6 +38,8 @@ def tables(metrics: Mapping[str, Any]) -> list[str]:
         shown.append(score_table(metrics))
         if metrics.get("continual", {}).get("learners"):
             shown.append(continual_table(metrics))
+        if absent := metrics.get("absent_classes"):
+            shown.append(f"no test record is of {', '.join(absent)}: averages over classes leave it out")
     if metrics.get("at_silos", {}).get("models"):
         shown.append(at_silos_table(metrics))
     return shown

@@ -28,6 +28,8 @@ from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.registry import method
 from dpdd.common.models.backbone import Backbone
 from dpdd.common.progress import Console
+from dpdd.common.synthesis.labelled_set import LabelledSet
+from dpdd.common.synthesis.priors import ClassCounts, released_counts, shares
 from dpdd.common.synthesis.product import Product
 from dpdd.common.synthesis.runner import SynthesisRunner
 from dpdd.common.synthesis.statistics import Statistics
@@ -35,6 +37,7 @@ from dpdd.common.wire.answer import Refusal, decode_answer
 from dpdd.common.wire.release import Release
 from dpdd.common.wire.request import Kind
 from dpdd.server.aggregation.rules import aggregate
+from dpdd.server.aggregation.union import class_counts as union_counts
 from dpdd.server.aggregation.union import opened, union
 from dpdd.server.evaluation.at_silos import check as check_at_silos
 from dpdd.server.evaluation.at_silos import sent_models
@@ -190,17 +193,27 @@ class Run:
     def synthesise(self, stages: Sequence[Stage]) -> Product:
         """The product of the releases: from the sums over silos, or the union of what silos synthesised."""
         request, images = stages[0].asked[0].request, self.scenario.synthesis.images_per_class
+        priors = self.scenario.synthesis.priors
         with self.phase("synthesis"):
             if request.kind is Kind.DISTILLED_SET:
-                return union([opened(release, request) for release in stages[0].releases], images)
+                return union([opened(release, request) for release in stages[0].releases], images, priors)
             chosen = method(request.method)
             runner = replace(self.runner, folder=self.folder / "synthesis")
-            return chosen.synthesise(
+            product = chosen.synthesise(
                 _sums(stages),
                 chosen.settings(request.settings),
                 chosen.synthesis_settings(self.scenario.synthesis.settings),
-                RunDescription.of(request, images, runner, self.console),
+                RunDescription.of(request, images, runner, self.console, priors),
             )
+        counts = class_counts(stages)
+        if priors is None and product.teacher is not None and counts is not None and counts.unequal:
+            self.console.say(
+                f"  classes are unequal: their noisy counts are {counts.in_words(request.classes)}; "
+                "synthesis.priors says which shares labels, teacher and learners should assume"
+            )
+        if priors is None or not isinstance(product, LabelledSet):
+            return product
+        return replace(product, priors=tuple(shares(priors, request.classes, counts).tolist()))
 
     def finish(
         self,
@@ -294,6 +307,16 @@ class Run:
 def _sums(stages: Sequence[Stage]) -> list[Statistics]:
     """The statistics of all stages, where silos released statistics."""
     return [stage.statistics for stage in stages if stage.statistics is not None]
+
+
+def class_counts(stages: Sequence[Stage]) -> ClassCounts | None:
+    """The noisy class counts that the releases of all stages have together; None where the method releases none."""
+    request = stages[0].asked[0].request
+    if request.kind is Kind.DISTILLED_SET:
+        return union_counts([opened(release, request) for release in stages[0].releases])
+    chosen = method(request.method)
+    settings = chosen.settings(request.settings)
+    return released_counts(_sums(stages), [chosen.count_weight(settings, stage) for stage in range(len(stages))])
 
 
 def silos_of(grid: Grid, nodes: Sequence[int]) -> dict[int, str]:

@@ -13,6 +13,8 @@ from dpdd.common.errors import ConfigError
 from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.registry import method
 from dpdd.common.synthesis.distilled_set import DistilledSetSettings
+from dpdd.common.synthesis.priors import EQUAL
+from dpdd.common.synthesis.priors import checked as checked_priors
 from dpdd.common.wire.request import Kind, ReleaseRequest, decode_request
 from dpdd.server.aggregation.union import per_silo
 from dpdd.server.run.scenario import Scenario, task_of
@@ -72,6 +74,7 @@ def make_request(
     scenario: Scenario, *, epsilon: float | None = None, classes: tuple[str, ...] | None = None
 ) -> ReleaseRequest:
     """What this scenario asks of every silo; or of those with another ε, or about some of the classes."""
+    checked_priors(scenario.synthesis.priors, scenario.schema.classes)
     settings, run = resolved_settings(scenario, classes)
     return ReleaseRequest(
         run=scenario.name,
@@ -103,7 +106,8 @@ def _request_settings(scenario: Scenario, settings: Settings) -> dict[str, Any]:
     synthesis = method(scenario.method.name).synthesis_settings(scenario.synthesis.settings).on_wire()
     size = scenario.synthesis
     images = size.images_per_silo or per_silo(size.images_per_class, scenario.data.silos)
-    return DistilledSetSettings(method=own, synthesis=synthesis, images_per_class=images).model_dump(mode="json")
+    priors = None if size.priors is None else EQUAL  # the union turns these to the declared ones
+    return DistilledSetSettings(method=own, synthesis=synthesis, images_per_class=images, priors=priors).on_wire()
 
 
 def backbone_sha256(names: Sequence[str], dataset: str | None) -> bytes:

@@ -22,6 +22,7 @@ from dpdd.common.data.schema import DataSchema
 from dpdd.common.errors import ConfigError, WireError
 from dpdd.common.methods.registry import METHODS
 from dpdd.common.privacy.accounting import LARGEST_EPSILON
+from dpdd.common.synthesis.priors import AS_RELEASED, Priors
 from dpdd.common.wire.parsing import check_name
 from dpdd.common.wire.request import Kind
 from dpdd.server.aggregation.rules import RULES
@@ -118,10 +119,15 @@ class SynthesisSection(Settings):
     In decentralised mode the silos' sets have `images_per_class` together: each is asked for a `data.silos`-th of them,
     or for `images_per_silo` of each class where silos may lack classes; what is too many is left out. All of this is
     part of the request, so changing it asks (and costs) anew.
+
+    `priors` are the shares of the classes that labels, teacher and learners assume: `as-released` (those of the noisy
+    counts), `equal`, or a table of shares. Left out, they are as the method fits them: right for classes of about the
+    same size. A set has as many images of every class, whatever the priors, and other ones ask nobody anew.
     """
 
     images_per_class: Annotated[int, Field(ge=1)] = 50
     images_per_silo: Annotated[int, Field(ge=1)] | None = None
+    priors: Priors | None = None
     settings: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -253,6 +259,8 @@ class Scenario(Settings):
         rule = self.method.aggregation
         if RULES[rule].needs_counts and chosen.count_weight(settings, 0) is None:
             raise ValueError(f"{self.method.name} releases no class counts, which aggregation by {rule} needs")
+        if self.synthesis.priors == AS_RELEASED and chosen.count_weight(settings, 0) is None:
+            raise ValueError(f"{self.method.name} releases no class counts: declare equal priors, or give them")
         return self
 
 

@@ -243,6 +243,8 @@ IMAGES, LABELS = records()
         ({"method": "dm", "settings": {}, "synthesis": {}}, ConfigError, "without privacy"),
         ({"settings": {"featurs": 16}}, ConfigError, "there is no such key"),
         ({"synthesis": {"steps": 0}}, ConfigError, "steps"),
+        ({"priors": "even"}, ConfigError, 'priors are "as-released", "equal", or a table'),
+        ({"priors": {"0": 0.5, "1": 0.5}}, ConfigError, "'2' has none; the classes are 0, 1, 2"),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_sentence(

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -50,6 +50,11 @@ class SentModel:
 
     settings: ConvNetModel | TeacherModel
     arrays: Mapping[str, NDArray[np.float32]]
+
+    def shifted(self, shift: NDArray[np.floating]) -> SentModel:
+        """A ConvNet with a constant added to the score of every class: its last bias takes it in."""
+        last = list(self.arrays)[-1]
+        return replace(self, arrays={**self.arrays, last: (self.arrays[last] + shift).astype(np.float32)})
 
 
 def convnet_model(network: EvaluationConvNet, width: int, mean: float = 0.0, std: float = 1.0) -> SentModel:

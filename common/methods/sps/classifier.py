@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -95,11 +95,28 @@ def joined(parts: Sequence[Moments]) -> Moments:
     )
 
 
-def ridge(moments: Moments) -> tuple[Tensor, Tensor]:
-    """The weights of ridge regression, and the inverse of the second moment, shrunk as far as its noise demands."""
+def recounted(moments: Moments, counts: Tensor, known: Tensor) -> Moments:
+    """The same sums with class counts from somewhere better, such as all stages together."""
+    counts = counts.to(moments.counts).clamp_min(1.0)
+    change = moments.counts / counts
+    means, mean_noise = moments.means * change[:, None], moments.mean_noise * change
+    return replace(moments, means=means, counts=counts, mean_noise=mean_noise, known=known)
+
+
+def shrunk(moments: Moments) -> tuple[Tensor, Tensor, Tensor]:
+    """Eigenvalues and eigenvectors of the second moment, and the eigenvalues that take the place of the first.
+
+    They are shrunk as far as the noise demands, and so as to have an inverse.
+    """
     values, vectors = torch.linalg.eigh(moments.second)
     amount = max(SHRINKAGE * moments.spectral_noise, 1e-3 * float(values.clamp_min(0.0).mean()))
-    inverse = (vectors / (values.clamp_min(0.0) + amount)) @ vectors.T
+    return values, vectors, values.clamp_min(0.0) + amount
+
+
+def ridge(moments: Moments) -> tuple[Tensor, Tensor]:
+    """The weights of ridge regression, and the inverse of the second moment, shrunk as far as its noise demands."""
+    _, vectors, values = shrunk(moments)
+    inverse = (vectors / values) @ vectors.T
     joint = moments.means * moments.shares[:, None]
     return SHARPNESS * (joint - joint.mean(0)) @ inverse, inverse
 

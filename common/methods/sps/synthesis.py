@@ -20,6 +20,7 @@ from torch.nn import functional
 
 from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.sps import classifier
+from dpdd.common.methods.sps.calibration import calibrated
 from dpdd.common.methods.sps.feature_statistics import FeatureStatistics
 from dpdd.common.methods.sps.gaussian_fit import Gaussians
 from dpdd.common.methods.sps.moment_loss import MomentLoss
@@ -29,6 +30,7 @@ from dpdd.common.methods.sps.targets import counts_of, mismatch, targets
 from dpdd.common.randomness import subseed
 from dpdd.common.synthesis.image_pyramid import ImagePyramid, outside, random_affine, roughness
 from dpdd.common.synthesis.labelled_set import LabelledSet
+from dpdd.common.synthesis.priors import EQUAL, ClassCounts, Priors, released_counts, shares
 from dpdd.common.synthesis.runner import Pixels, SynthesisRunner, fingerprint, moved
 from dpdd.common.synthesis.statistics import Statistics
 from dpdd.common.synthesis.teacher import Teacher
@@ -73,8 +75,13 @@ def joint_teacher(
     parts = [classifier.moments_of(first, spec) for first, spec in zip(firsts, specs, strict=True) if spec.embedding]
     if not parts:
         return None
-    weights, _ = classifier.ridge(classifier.joined(parts))
-    return teacher_with(weights.float().numpy(), settings, specs[0])
+    moments = classifier.joined(parts)
+    weights = classifier.ridge(moments)[0].float().numpy()
+    if run.priors is not None:
+        names = [name for classes in tasks for name in classes]
+        counts = ClassCounts(moments.counts.numpy(), moments.known.numpy())
+        weights = calibrated(weights, moments, shares(run.priors, names, counts), _constant(specs[0]))
+    return teacher_with(weights, settings, specs[0])
 
 
 def teacher_with(weights: NDArray[np.float32], settings: MethodSettings, spec: FeatureStatistics) -> Teacher:
@@ -87,7 +94,11 @@ def teacher_with(weights: NDArray[np.float32], settings: MethodSettings, spec: F
 def synthesise(
     statistics: Sequence[Statistics], method: MethodSettings, settings: SynthesisSettings, run: RunDescription
 ) -> LabelledSet:
-    """Optimise batches of images until there are `images_per_class` of every class, and label them."""
+    """Optimise batches of images until there are `images_per_class` of every class, and label them.
+
+    Where class priors are declared, images are made with a teacher for equal ones, as there are as many of every class,
+    and labelled by one for those declared. So other priors need no other images.
+    """
     runner, images_per_class, shape = run.runner or SynthesisRunner(), run.images_per_class, run.image_shape
     classes = len(run.classes)
     per_class = max(2, min(settings.batch_per_class, images_per_class))
@@ -111,7 +122,16 @@ def synthesise(
             good = np.flatnonzero((task.labels.numpy() == label) & (chances.argmax(1) == label))
             places = off[labels[off] == label][: len(good)]
             pixels[places], soft[places] = spare[good[: len(places)]], chances[good[: len(places)]]
+    if run.priors is not None:
+        teacher = replace(teacher, weights=task.weights_for(run.priors))
+        soft = _probabilities(teacher, pixels, runner.kind)
     return LabelledSet(pixels, labels, run.classes, soft if settings.soft_labels else None, teacher)
+
+
+def _constant(spec: FeatureStatistics) -> float:
+    """The last coordinate of embeddings."""
+    assert spec.embedding is not None
+    return spec.embedding.constant
 
 
 def _probabilities(teacher: Teacher, pixels: Pixels, device: str) -> NDArray[np.float32]:
@@ -152,8 +172,20 @@ class ImageTask:
         """The classifier that the statistics contain, if they do."""
         if self.specs[0].embedding is None:
             return None
-        weights = classifier.learn(self.statistics, self.specs, self.settings.average_last_stages)
+        weights = self._fitted if self.run.priors is None else self.weights_for(EQUAL)
         return teacher_with(weights, self.method, self.specs[0])
+
+    @cached_property
+    def _fitted(self) -> NDArray[np.float32]:
+        return classifier.learn(self.statistics, self.specs, self.settings.average_last_stages)
+
+    def weights_for(self, priors: Priors) -> NDArray[np.float32]:
+        """Of the classifier that the statistics contain, for these class priors."""
+        counts = released_counts(self.statistics, [spec.count_weight for spec in self.specs])
+        assert counts is not None
+        moments = classifier.moments_of(self.statistics[0], self.specs[0])
+        moments = classifier.recounted(moments, torch.from_numpy(counts.counts), torch.from_numpy(counts.known))
+        return calibrated(self._fitted, moments, shares(priors, self.run.classes, counts), _constant(self.specs[0]))
 
     @cached_property
     def _goals(self) -> tuple[tuple[Goal, ...], MomentLoss | None]:
@@ -180,6 +212,8 @@ class ImageTask:
             "noise": [stage.noise for stage in self.statistics],
             "device": device,
         }
+        if self.run.priors is not None:
+            facts["priors"] = EQUAL  # what images are made with, whichever are declared
         arrays = {
             f"{number} {kind} {name}": array
             for number, stage in enumerate(self.statistics)

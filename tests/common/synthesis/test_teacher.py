@@ -56,6 +56,20 @@ def test_round_trip(backbone: str, tmp_path: Path) -> None:
     assert (tmp_path / TEACHER).read_bytes() == first
 
 
+def test_other_priors_are_a_shift_that_can_be_undone(backbone: str, tmp_path: Path) -> None:
+    teacher = saved(backbone, tmp_path)
+    equal, skewed = np.full(3, 1 / 3), np.array([0.7, 0.2, 0.1])
+    turned = teacher.with_priors(equal, skewed)
+    images = bars(50, seed=5)[0]
+    expected = teacher.probabilities(images).double() * torch.from_numpy(skewed)
+    torch.testing.assert_close(
+        turned.probabilities(images).double(), expected / expected.sum(1, keepdim=True), rtol=1e-3, atol=1e-5
+    )
+    back = turned.with_priors(skewed, equal)
+    np.testing.assert_allclose(back.weights, teacher.weights, atol=1e-5)
+    assert np.isfinite(teacher.with_priors(equal, np.array([1e-300, 0.5, 0.5])).weights).all()
+
+
 def test_asking_it_for_the_first_time_leaves_torchs_generator_alone(backbone: str, tmp_path: Path) -> None:
     """Or what is trained next would depend on whether the teacher was asked before."""
     saved(backbone, tmp_path)

@@ -208,3 +208,28 @@ def test_a_teacher_must_fit_the_backbone_of_the_request() -> None:
     with pytest.raises(ValueError, match="fit no classifier"):
         other = {**values, "method": {"features": 16}}
         teacher_of(np.zeros((2, 5), np.float32), replace(request, method="dp-merf", settings=other))
+
+
+def test_declared_priors_replace_the_equal_ones_of_the_silos_teachers() -> None:
+    """As released are the shares in all silos together; a silo's own shares are in nobody's scores."""
+    weights = np.arange(6, dtype=np.float32).reshape(2, 3)
+    sets = [
+        replace(each, dataset=replace(each.dataset, teacher=taught(weights)))
+        for each in (a_set(1, (2, 2), counts=(300.0, 100.0)), a_set(2, (2, 2), counts=(400.0, 0.0)))
+    ]
+    constant = taught(weights).embedding.constant
+    for priors, expected in (
+        ("equal", (0.5, 0.5)),
+        ("as-released", (0.875, 0.125)),
+        ({"ant": 0.1, "bee": 0.9}, (0.1, 0.9)),
+    ):
+        joined = union(sets, 4, priors)  # type: ignore[arg-type]
+        assert joined.teacher is not None and joined.priors == pytest.approx(expected)
+        change = constant * (joined.teacher.weights - weights)[:, -1]
+        assert change[1] - change[0] == pytest.approx(np.log(expected[1] / expected[0]), abs=1e-5)
+        np.testing.assert_array_equal(joined.teacher.weights[:, :-1], weights[:, :-1])
+    assert union(sets, 4).priors == ()
+    uncounted = [replace(each, counts=None) for each in sets]
+    assert union(uncounted, 4, "equal").priors == (0.5, 0.5)
+    with pytest.raises(DpddError, match="no class counts"):
+        union(uncounted, 4, "as-released")

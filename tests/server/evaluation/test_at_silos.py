@@ -212,3 +212,23 @@ def test_a_run_sends_what_it_has() -> None:
     first = trained["convnet"][0]
     assert sent["convnet"].settings.width == 4  # type: ignore[union-attr]
     assert np.array_equal(sent["convnet"].arrays["0.weight"], first.network[0].weight.detach().numpy())  # type: ignore[attr-defined]
+
+
+def test_a_learner_that_declared_priors_shift_is_sent_as_it_answers() -> None:
+    import torch
+
+    from dpdd.common.methods.base import RunDescription
+    from dpdd.common.methods.evaluation.models import classifiers, in_request
+    from dpdd.common.synthesis.labelled_set import LabelledSet
+    from dpdd.server.evaluation.scoring import train_learners
+
+    records = np.random.default_rng(1).integers(0, 256, (8, 1, 8, 8), np.uint8)
+    product = LabelledSet(records, np.arange(8) % 2, ("cat", "dog"), priors=(0.9, 0.1))
+    section = EvaluationSection(width=4, steps=3, labels="hard")
+    trained = train_learners(product, section, None, seed=1)
+    sent = sent_models(product, trained, ["convnet"])["convnet"]
+    settings = EvaluationSettings(models=(sent.settings,))
+    run = RunDescription(product.classes, (1, 8, 8), public_seed=0)
+    (rebuilt,) = classifiers(in_request([sent]), settings, run)
+    images = product.as_torch().tensors[0]
+    torch.testing.assert_close(rebuilt(images), trained["convnet"][0](images), rtol=1e-4, atol=1e-4)

@@ -17,7 +17,8 @@ from dpdd.server.run.scenario import load_scenario, shipped
 
 def test_defaults() -> None:
     section = EvaluationSection()
-    assert (section.learners, section.metrics, section.labels) == (("convnet",), ("accuracy",), "teacher")
+    assert (section.learners, section.labels) == (("convnet",), "teacher")
+    assert section.metrics == ("accuracy", "balanced-accuracy", "macro-roc-auc")
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dpdd.common.data.benchmarks import FASHION_CLASSES
 from dpdd.common.errors import ConfigError
 from dpdd.common.methods.registry import method
 from dpdd.common.models.backbone import Provenance, build, save
@@ -44,6 +45,27 @@ def test_a_request_for_sets_pins_what_the_silo_will_do() -> None:
     assert asked.images_per_class == 17  # a third of 50, rounded up
     assert asked.synthesis["steps"] == 7 and asked.synthesis["batch"] == 200  # defaults are written out
     assert method_values(request) == make_request(scenario()).settings
+
+
+EVEN = dict.fromkeys(FASHION_CLASSES, 0.1)
+
+
+def test_priors_are_no_part_of_what_silos_are_asked_for() -> None:
+    """Sums do not depend on them; sets are asked for with equal ones, whichever are declared, or as ever with none."""
+    for mode in ("centralised", "decentralised"):
+        asked = [
+            make_request(scenario(method={"name": "dp-merf", "mode": mode}, synthesis={"priors": priors})).encode()
+            for priors in (None, "equal", "as-released", EVEN)
+        ]
+        assert asked[1] == asked[2] == asked[3] and (asked[0] == asked[1]) == (mode == "centralised")
+    local = {"name": "dp-merf", "mode": "decentralised"}
+    old, new = (make_request(scenario(method=local, synthesis={"priors": each})).settings for each in (None, EVEN))
+    assert "priors" not in old and new == {**old, "priors": "equal"}
+
+
+def test_given_priors_are_of_the_classes_that_are_asked_about() -> None:
+    with pytest.raises(ConfigError, match="'Bag' has none; the classes are T-shirt/top"):
+        make_request(scenario(synthesis={"priors": {name: 1 / 9 for name in FASHION_CLASSES if name != "Bag"}}))
 
 
 def test_a_backbone_is_named_by_its_hash_and_must_not_know_the_data(tmp_path: Path) -> None:

@@ -150,6 +150,15 @@ def test_a_method_without_counts_cannot_be_weighed_by_precision(monkeypatch: pyt
     scenario(settings("dp-merf"))
 
 
+def test_a_method_without_counts_has_no_priors_as_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    method = {"name": "dp-merf"}
+    scenario(method, synthesis={"priors": "as-released"})
+    monkeypatch.setattr(type(METHODS["dp-merf"]), "count_weight", lambda *_: None)
+    with pytest.raises(ValueError, match="dp-merf releases no class counts: declare equal priors, or give them"):
+        scenario(method, synthesis={"priors": "as-released"})
+    scenario(method, synthesis={"priors": "equal"})
+
+
 # Keys that have another name now --------------------------------------------------------------------------------------
 
 OLD = {"portrait_weight": 0.5, "jostling": 0.08, "settle": 3}
