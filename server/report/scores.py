@@ -36,11 +36,11 @@ def tables(metrics: Mapping[str, Any]) -> list[str]:
         return []
     continual = metrics.get("continual", {}).get("learners")
     shown = [score_table(metrics), *([continual_table(metrics)] if continual else [])]
-    absent = metrics.get("absent_classes")
-    return [
-        *shown,
-        *([f"no test record is of {', '.join(absent)}: averages over classes leave it out"] if absent else []),
-    ]
+    absent = metrics.get("absent_classes", [])
+    if absent:
+        whom = "it" if len(absent) == 1 else "them"
+        shown.append(f"no test record is of {', '.join(absent)}: averages over classes leave {whom} out")
+    return shown
 
 
 def score_table(metrics: Mapping[str, Any]) -> str:
