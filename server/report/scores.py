@@ -39,7 +39,8 @@ def tables(metrics: Mapping[str, Any]) -> list[str]:
         if metrics.get("continual", {}).get("learners"):
             shown.append(continual_table(metrics))
         if absent := metrics.get("absent_classes"):
-            shown.append(f"no test record is of {', '.join(absent)}: averages over classes leave it out")
+            whom = "it" if len(absent) == 1 else "them"
+            shown.append(f"no test record is of {', '.join(absent)}: averages over classes leave {whom} out")
     if metrics.get("at_silos", {}).get("models"):
         shown.append(at_silos_table(metrics))
     return shown

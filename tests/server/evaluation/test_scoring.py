@@ -167,6 +167,15 @@ def test_metrics_json_keeps_accuracy_apart() -> None:
     assert plain == {"accuracy": shown["accuracy"]}
 
 
+def test_classes_without_test_records_are_named_and_left_out() -> None:
+    settings = CONVNET.model_copy(update={"steps": 2})
+    two = evaluate(synthetic(), TEST.subset(np.flatnonzero(TEST.labels < 2)), settings, None, seed=0)
+    assert two["absent_classes"] == ["middle"] and list(two["metrics"]) == ["balanced-accuracy", "macro-roc-auc"]
+    one = evaluate(synthetic(), TEST.subset(np.flatnonzero(TEST.labels == 1)), settings, None, seed=0)
+    assert one["absent_classes"] == ["top", "middle"] and list(one["metrics"]) == ["balanced-accuracy"]
+    assert "absent_classes" not in evaluate(synthetic(), TEST, settings, None, seed=0)
+
+
 def test_a_model_is_its_only_learner(public: Backbone) -> None:
     network = EvaluationConvNet((1, 12, 12), classes=3, width=4)
     model = ReleasedModel.of(network, CLASSES, (1, 12, 12), width=4)

@@ -79,3 +79,9 @@ teacher                           80.0    75.0         0.0"""
 
 def test_a_run_without_evaluation_shows_nothing() -> None:
     assert tables({"accuracy": {}, "continual": {"tasks": [], "learners": {}}}) == []
+
+
+def test_classes_without_test_records_are_told_below_the_table() -> None:
+    metrics = {"accuracy": {"convnet": score(0.8)}, "absent_classes": ["dog", "emu"]}
+    assert tables(metrics)[-1] == "no test record is of dog, emu: averages over classes leave them out"
+    assert tables({**metrics, "absent_classes": ["dog"]})[-1].endswith("of dog: averages over classes leave it out")

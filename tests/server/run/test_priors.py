@@ -10,7 +10,9 @@ import pytest
 
 from dpdd.common.data.benchmarks import FASHION_CLASSES
 from dpdd.common.synthesis.labelled_set import LabelledSet
+from dpdd.common.synthesis.priors import ClassCounts
 from dpdd.scenarios.cli import main
+from dpdd.server.run import pipeline
 
 SCENARIO = """
 name = "priors"
@@ -54,7 +56,7 @@ def run(folder: Path, mode: str, priors: str, more: str = "", runs: int = 0) -> 
     """Always in the same folder: only the first run of a mode may ask the silos."""
     file = folder / "scenario.toml"
     file.write_text(SCENARIO.format(mode=mode, priors=declared(priors), more=more, runs=runs))
-    assert main(["run", str(file), "--out", str(folder / "run"), "--quiet"]) == 0
+    assert main(["run", str(file), "--out", str(folder / "run")]) == 0
     return LabelledSet.load(folder / "run" / "dataset")
 
 
@@ -91,8 +93,14 @@ def test_labels_teacher_and_set_agree_and_no_silo_is_asked_anew(tmp_path: Path, 
     assert set(metrics["metrics"]) == {"balanced-accuracy", "macro-roc-auc"}
 
 
-def test_nothing_declared_leaves_no_trace(tmp_path: Path) -> None:
+def test_nothing_declared_leaves_no_trace_but_a_hint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    counts = ClassCounts(np.linspace(40.0, 400.0, 10), np.ones(10, bool))
+    monkeypatch.setattr(pipeline, "class_counts", lambda _stages: counts)
     plain = run(tmp_path, "centralised", "")
+    shown = " ".join("".join(capfd.readouterr()).split())
+    assert "classes are unequal: their noisy counts are from 40 (T-shirt/top) to 400 (Ankle boot)" in shown
     assert plain.priors == ()
     assert b"priors" not in (tmp_path / "run" / "dataset" / "dataset.safetensors").read_bytes()
     assert "priors" not in (tmp_path / "run" / "metrics.json").read_text().replace('"scenario": "priors"', "")
