@@ -44,15 +44,17 @@ def load(spec: DataSpec, base: Path) -> LabelledRecords:
     files: list[str] = []
     writer = RowWriter(spec.shape, numbers.feature_dtype(np.float64, spec))
     row = 1
+
+    def where(at: int) -> str:
+        return f"{shown(path)}: row {row + at}"
+
     for batch in _batches(path, names, columns):
         positions.append(labels.encode(batch.column(0).to_pylist(), spec.classes, path, row))
         if columns.image is not None:
             files += _image_files(batch.column(1).to_pylist(), path, row)
         else:
             cells = np.stack([column.to_numpy() for column in batch.columns[1:]], axis=1)
-            first = row
-            rows = numbers.to_features(cells, spec, lambda at, first=first: f"{shown(path)}: row {first + at}")  # type: ignore[misc]
-            writer.append(rows.reshape(-1, *spec.shape))
+            writer.append(numbers.to_features(cells, spec, where).reshape(-1, *spec.shape))
         row += batch.num_rows
     features: Features = writer.finish() if columns.image is None else _images(files, spec, path)
     return LabelledRecords(features, np.concatenate(positions), _groups(path, names, columns))
