@@ -19,10 +19,12 @@ and the interval is [0, 1].
 
 **Balanced accuracy** is the mean over K classes of p_c = R_c / N_c. Each class has noise of its own, so the errors of
 R_c / N_c are independent, with the variance (N p (1 - p) + V ((1 - p)² + p²)) / N² (the one above, to first order; p is
-Wilson's midpoint there, which is not 1 when all answers are right). Counts are not cut off at 0 here: the error that
-makes in a class near 1 is always downwards, and would add up over classes. The noise that R_c and N_c share moves their
-ratio by V (2 p - 1) / N², which is taken off. A class with N_c below `CLEAR` times its noise is one of which nothing
-is known: it counts as 0 at the lower end and as 1 at the upper.
+Wilson's midpoint there, which is not 1 when all answers are right). What would be small in one class adds up over many,
+so the ratios must have no bias: counts are not cut off at 0; the noise that R_c and N_c share moves their ratio by
+V (2 p - 1) / N², which is taken off; and which classes are too small to say anything is not decided by N_c, whose noise
+R_c / N_c has too, but by M_c = (q R_c + (1 - q) W_c) / (q² + (1 - q)²), with the accuracy q of all classes: about N_c
+again, with noise of its own. A class with M_c below `CLEAR` times the noise of N_c counts as 0 at the lower end and as
+1 at the upper.
 
 **ROC-AUC**, two classes, scores in bins. With X_i records of class 1 and Y_j of class 0 in bins i and j, the area A is
 the chance that a record of class 1 is in a higher bin than one of class 0, ties for half: with k_ij = 1, 1/2 or 0,
@@ -59,7 +61,7 @@ LEVEL = 0.95
 Z = 1.959963984540054
 """The two-sided normal quantile of `LEVEL`."""
 CLEAR = 4.0
-"""How many standard deviations of its noise a class's count must have for a share to be made of it."""
+"""How many standard deviations of its noise a class's count must be for a share to be made of it."""
 
 
 @dataclass(frozen=True)
@@ -101,9 +103,11 @@ def balanced_interval(right: Sequence[float], wrong: Sequence[float], variance: 
     Interval(mean=0.7, low=0.54..., high=0.85...)
     """
     square, middle, spread, unknown = Z * Z, 0.0, 0.0, 0
+    noise, overall = math.sqrt(2.0 * variance), accuracy_interval(sum(right), sum(wrong), 0.0).mean
     for each, other in zip(right, wrong, strict=True):
         count = each + other
-        if count <= CLEAR * math.sqrt(2.0 * variance):
+        clear = (overall * each + (1.0 - overall) * other) / (overall**2 + (1.0 - overall) ** 2)
+        if clear <= CLEAR * noise or count <= CLEAR / 2 * noise:
             unknown += 1
             continue
         share = min(max((each + 0.5 * square) / (count + square), 0.0), 1.0)

@@ -22,6 +22,7 @@ from dpdd.common.methods.evaluation import models as models_module
 from dpdd.common.methods.evaluation.models import SentModel, classifiers, teacher_model
 from dpdd.common.methods.evaluation.settings import EvaluationSettings
 from dpdd.common.models import backbone as backbones
+from dpdd.common.models.convnet import ConvNetArchitecture
 from dpdd.common.privacy.clipping import FIXED_POINT_ONE
 from dpdd.common.privacy.entropy import SeededEntropy
 from dpdd.common.privacy.events import Gaussian
@@ -291,6 +292,19 @@ def test_hostile_requests_are_refused_before_anything_is_reserved_or_read(
     refusal = refused(silo, HOSTILE[what]())
     assert refusal.reason is Reason.MALFORMED and "\n" not in refusal.message
     assert entries(silo) == 1 and silo.outbox.ids() == []
+
+
+def test_a_backbone_that_does_not_ship_is_refused_even_where_a_file_would_be_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silo = evaluating_silo(tmp_path / "north")
+    with torch.random.fork_rng(devices=[]):
+        built = backbones.build(ConvNetArchitecture(channels=1, height=8, width=8, classes=3, widths=(4, 6)))
+    card = backbones.save(tmp_path / "tiny", built, backbones.Provenance("none", "none", 0.0, "test", 1))
+    monkeypatch.chdir(tmp_path)
+    assert backbones.load("tiny", card.sha256).card == card
+    refusal = refused(silo, taught(backbone="tiny", sha256=card.sha256))
+    assert refusal.reason is Reason.MALFORMED and "there is no backbone 'tiny' in dpdd" in refusal.message
 
 
 def test_large_models_are_refused_by_their_settings_and_never_built(

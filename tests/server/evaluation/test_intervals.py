@@ -172,6 +172,23 @@ def test_the_intervals_of_accuracy_and_balanced_accuracy_cover_the_population(po
         assert np.mean([each.high - each.low for each in intervals]) < 1.15 * 2.0 * Z * error
 
 
+@pytest.mark.parametrize("accuracy", [0.5, 0.97, 0.999])
+@pytest.mark.parametrize("above_noise", [3, 5, 6, 7, 8, 20])
+def test_small_errors_do_not_add_up_over_many_small_classes(above_noise: int, accuracy: float) -> None:
+    """30 classes, each with so many standard deviations of noise in records: a bias in one would be 30 times that."""
+    generator, variance = np.random.default_rng(8), 200.0
+    sizes = np.full((2000, 30), round(above_noise * math.sqrt(2 * variance)))
+    right = generator.binomial(sizes, accuracy)
+    noise = generator.normal(0.0, math.sqrt(variance), (2, *sizes.shape))
+    intervals = [
+        balanced_interval(r, w, variance)
+        for r, w in zip((right + noise[0]).tolist(), (sizes - right + noise[1]).tolist(), strict=True)
+    ]
+    assert covered(intervals, accuracy) >= 0.93
+    if above_noise == 20:
+        assert np.mean([each.high - each.low for each in intervals]) < 0.04
+
+
 @pytest.mark.parametrize("epsilon", [0.5, 3.0])
 @pytest.mark.parametrize(("records", "share"), [(300, 0.5), (1000, 0.12), (10_000, 0.12)])
 @pytest.mark.parametrize("apart", [0.5, 2.0])
