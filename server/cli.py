@@ -71,6 +71,7 @@ def _serving_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, default=PORT, help="for silos that have joined; 0 takes a free one")
     parser.add_argument("--join-port", type=int, default=JOIN_PORT, help="for silos that join; 0 takes a free one")
     parser.add_argument("--deadline-minutes", type=float, metavar="N", help="instead of the scenario's")
+    parser.add_argument("--no-rehearsal", action="store_true", help="ask the silos without a dry round before")
     parser.add_argument(
         "--loopback-demo", action="store_true", help="INSECURE: anybody on this machine may join as any silo"
     )

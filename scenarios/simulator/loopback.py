@@ -56,6 +56,7 @@ def run(simulation: Simulation) -> dict[str, Any]:
         command += ["--out", str(folder), "--port", "0", "--join-port", "0"]
         command += ["--device", runner.device]
         command += [] if runner.workers is None else ["--workers", str(runner.workers)]
+        command += [] if simulation.rehearsal else ["--no-rehearsal"]
         server = processes.start("server", command)
         where = _where(serving, server)
         for silo in silos:

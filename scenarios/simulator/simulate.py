@@ -24,13 +24,14 @@ def run(
     noise_seed: int | None = None,
     engine: str = IN_PROCESS,
     runner: SynthesisRunner | None = None,
+    rehearsal: bool = True,
 ) -> dict[str, Any]:
     """Run the `scenario` that was loaded from `source`; what `metrics.json` holds.
 
     A continual scenario runs once more in `joint/`, with all classes at once and silos of its own: the upper bound.
     That is always in process.
     """
-    simulation = Simulation(source, scenario, folder, console, noise_seed, runner or SynthesisRunner())
+    simulation = Simulation(source, scenario, folder, console, noise_seed, runner or SynthesisRunner(), rehearsal)
     metrics = ENGINES[engine](simulation)
     if scenario.continual and scenario.continual.joint:
         metrics["continual"]["joint"] = _joint(simulation)
@@ -52,7 +53,7 @@ def _joint(simulation: Simulation) -> dict[str, Any]:
     console.say("all classes at once, for comparison")
     at_once = simulation.scenario.model_copy(update={"continual": None})
     silos = set_up(at_once, folder, console, simulation.noise_seed)
-    coordinator = Run(at_once, folder, roster_of(silos), console, simulation.runner)
+    coordinator = Run(at_once, folder, roster_of(silos), console, simulation.runner, rehearsal=None)
     accuracy: dict[str, Any] = coordinator.execute(grid_of(silos, console))["accuracy"]
     return accuracy
 

@@ -16,7 +16,7 @@ from dpdd.server.run.scenario import Scenario
 class Simulation:
     """A scenario and the name or file that it was loaded from; `noise_seed` makes noise repeatable.
 
-    The `runner` makes the coordinator's images; silos have their own.
+    The `runner` makes the coordinator's images; silos have their own. With `rehearsal` a dry round comes first.
     """
 
     source: str
@@ -25,6 +25,7 @@ class Simulation:
     console: Console
     noise_seed: int | None = None
     runner: SynthesisRunner = field(default_factory=SynthesisRunner)
+    rehearsal: bool = True
 
     def set_up(self) -> list[Silo]:
         """The silos, made if they are not there yet; their roster is then in `silos.json`."""

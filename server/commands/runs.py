@@ -57,6 +57,7 @@ def _serve(options: argparse.Namespace, scenario: Path, folder: Path) -> None:
         deadline_minutes=options.deadline_minutes,
         open_enrolment=options.loopback_demo,
         runner=SynthesisRunner(device=options.device, workers=options.workers),
+        rehearsal=not options.no_rehearsal,
     )
     if options.json:
         print_json(metrics)

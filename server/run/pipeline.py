@@ -1,5 +1,7 @@
 """From a scenario and a Flower grid to a finished run folder. Asking again is free: silos repeat themselves.
 
+Before anybody is asked to spend, a dry round (`dpdd.server.run.dry_round`) asks every silo what it would do.
+
 A method may release in stages: the sums of the earlier ones give the input that the next one is asked with. Once asked,
 it is kept in the store and never computed anew, because a silo answers a stage for one input only; so a silo
 that comes late is asked what the others were.
@@ -23,7 +25,7 @@ from numpy.typing import NDArray
 
 from dpdd.common.config import Settings
 from dpdd.common.data import benchmarks
-from dpdd.common.errors import ConfigError, DpddError, IntegrityError, WireError
+from dpdd.common.errors import DpddError, IntegrityError, WireError
 from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.registry import method
 from dpdd.common.models.backbone import Backbone
@@ -38,6 +40,8 @@ from dpdd.server.aggregation.rules import aggregate
 from dpdd.server.aggregation.union import opened, union
 from dpdd.server.evaluation.scoring import evaluate
 from dpdd.server.report.card import privacy_rows, write_card
+from dpdd.server.run.addressing import group_for, silos_of
+from dpdd.server.run.dry_round import DryRound, RehearsalDeadline
 from dpdd.server.run.public_backbone import public_backbone
 from dpdd.server.run.requests import RequestGroup, asked_stage_input, make_request, request_groups, stage_request_groups
 from dpdd.server.run.roster import Roster
@@ -65,8 +69,10 @@ class Run:
     roster: Roster
     console: Console
     runner: SynthesisRunner = field(default_factory=SynthesisRunner)
+    rehearsal: RehearsalDeadline | None = field(default_factory=RehearsalDeadline)
     seconds: dict[str, float] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
+    left_out: Mapping[int, tuple[str, str]] = field(default_factory=dict)
 
     def execute(self, grid: Grid) -> dict[str, Any]:
         """Ask, aggregate, synthesise, evaluate, write; returns what `metrics.json` holds."""
@@ -74,6 +80,7 @@ class Run:
         public = public_backbone(self.scenario)
         with self.store() as store:
             asked = request_groups(self.scenario, self.roster.keys)
+            self.rehearse(grid, [asked], store)
             stages = self.gather(grid, asked, store)
             product = self.synthesise(stages)
             scores: dict[str, Any] = {"accuracy": {}}
@@ -91,6 +98,21 @@ class Run:
             yield store
         finally:
             store.close()
+
+    def rehearse(self, grid: Grid, tasks: Sequence[Sequence[RequestGroup]], store: Store) -> None:
+        """Ask every silo what it would do; those that would refuse are left out. DpddError below a task's quorum."""
+        if self.rehearsal is None:
+            return
+        with self.phase("rehearsal"):
+            self.left_out = DryRound(
+                grid,
+                tasks,
+                self.roster,
+                store,
+                quorum=self.scenario.exchange.quorum,
+                deadline=self.rehearsal,
+                console=self.console,
+            ).hold()
 
     def gather(self, grid: Grid, asked: Sequence[RequestGroup], store: Store) -> list[Stage]:
         """Ask every silo its request, then the later stages' of those that answered; all stages, the first first."""
@@ -137,8 +159,10 @@ class Run:
             trouble.pop(release.silo, None)  # in trouble today, but its release is here already
         if stage > 0:
             trouble = {silo: f"stage {stage}: {why}" for silo, why in trouble.items() if silo not in self.missing}
+        told = {silo for silo, _ in self.left_out.values()}
         for silo, why in trouble.items():
-            self.console.say(f"  without {silo}: {why}")
+            if silo not in told:
+                self.console.say(f"  without {silo}: {why}")
         self.missing |= trouble
         if not releases:
             what = f"answered stage {stage}" if stage > 0 else "released anything"
@@ -194,10 +218,11 @@ class Run:
 
     def _ask(self, grid: Grid, asked: Sequence[RequestGroup], store: Store) -> dict[str, str]:
         """Ask, and keep what comes; says what is wrong with those who sent nothing that can be kept."""
-        trouble: dict[str, str] = {}
         nodes = sorted(grid.get_node_ids())
         names = silos_of(grid, nodes)
-        to = {node: group for node in nodes if (group := _group_for(node, names, asked)) is not None}
+        to = {node: group for node in nodes if (group := group_for(node, names, asked)) is not None}
+        trouble = dict(self.left_out[node] for node in to if node in self.left_out)
+        to = {node: group for node, group in to.items() if node not in self.left_out}
         messages = [
             grid.create_message(
                 flower.pack(group.request.encode(), "dpdd.v1.ReleaseRequest"),
@@ -237,20 +262,6 @@ class Run:
 def _sums(stages: Sequence[Stage]) -> list[Statistics]:
     """The statistics of all stages, where silos released statistics."""
     return [stage.statistics for stage in stages if stage.statistics is not None]
-
-
-def silos_of(grid: Grid, nodes: Sequence[int]) -> dict[int, str]:
-    """Which silo each node is, where the grid knows (it has a method `silo_of(node)`); Flower's own grids do not."""
-    silo_of = getattr(grid, "silo_of", None)
-    return {} if silo_of is None else {node: silo_of(node) for node in nodes}
-
-
-def _group_for(node: int, names: dict[int, str], asked: Sequence[RequestGroup]) -> RequestGroup | None:
-    if node in names:
-        return next((group for group in asked if names[node] in group.silos), None)
-    if len(asked) > 1:
-        raise ConfigError("silos are asked for different ε, and this engine does not say which node is which silo")
-    return asked[0]
 
 
 def _keep(data: bytes, group: RequestGroup, store: Store, roster: Roster) -> None:

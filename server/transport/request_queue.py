@@ -1,19 +1,33 @@
 """The queue of one run's requests: what was asked of which silo, and how far that is. Service and grid meet here.
 
-Every change is in the run's store before those who wait are woken, so a server that dies knows where it was.
+Every change is in the run's store before those who wait are woken, so a server that dies knows where it was. What is
+sent to silos is what this process asked: a run that goes on asks again, after its dry round.
 """
 
 from __future__ import annotations
 
 import fcntl
+import secrets
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from dpdd.common.errors import ConfigError
 from dpdd.common.wire.answer import Reason, Refusal, decode_answer, encode_answer
+from dpdd.common.wire.exchange import NONCE
 from dpdd.server.run.store import Asked, Store
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """A dry round of one request: `nonce` names it, so that no report of an earlier one is taken for its own."""
+
+    nonce: bytes
+    request_id: str
+    request: bytes
+    silos: frozenset[str]
 
 
 class RequestQueue:
@@ -23,6 +37,9 @@ class RequestQueue:
         self._lock = threading.RLock()
         self._changed, self._requested = threading.Condition(self._lock), threading.Condition(self._lock)
         self._version = self._request_version = 0
+        self._asked: set[tuple[str, str]] = set()
+        self._rehearsals: dict[bytes, Rehearsal] = {}
+        self._reports: dict[tuple[bytes, str], bytes] = {}
         self._store = Store(folder)
         self._lock_file = _hold(folder / "lock")
         self.partial = folder / "partial"
@@ -42,13 +59,56 @@ class RequestQueue:
             for silo in silos:
                 if silo not in have:
                     self._store.note(request_id, silo, "asked")
+                    self._asked.add((request_id, silo))
             self.wake()
             self._notify()
 
     def open_for(self, silo: str) -> list[Asked]:
-        """The requests that this silo has not answered for good."""
+        """The requests that this silo was asked and has not answered for good."""
         with self._lock:
-            return [row for row in self._store.asked(silo=silo) if not settled(row)]
+            rows = self._store.asked(silo=silo)
+            return [row for row in rows if (row.request_id, silo) in self._asked and not settled(row)]
+
+    def rehearse(self, request_id: str, request: bytes, silos: Iterable[str]) -> Rehearsal:
+        """Begin a dry round: these silos are to report what they would do with the request."""
+        rehearsal = Rehearsal(secrets.token_bytes(NONCE), request_id, request, frozenset(silos))
+        with self._lock:
+            self._rehearsals[rehearsal.nonce] = rehearsal
+            self.wake()
+        return rehearsal
+
+    def rehearsals_for(self, silo: str) -> Iterator[Rehearsal]:
+        """The dry rounds in which this silo has not reported."""
+        with self._lock:
+            rounds = list(self._rehearsals.values())
+            done = {nonce for nonce, reporter in self._reports if reporter == silo}
+        return (each for each in rounds if silo in each.silos and each.nonce not in done)
+
+    def rehearsal(self, nonce: bytes, silo: str) -> Rehearsal | None:
+        """The dry round of that name, if this silo is in it."""
+        with self._lock:
+            found = self._rehearsals.get(nonce)
+        return found if found is not None and silo in found.silos else None
+
+    def report(self, rehearsal: Rehearsal, silo: str, report: bytes) -> None:
+        """A silo reported its plan; nothing, if it could not. Its first word in a dry round counts."""
+        with self._lock:
+            if (rehearsal.nonce, silo) not in self._reports:
+                if report:
+                    self._store.add_report(rehearsal.request_id, silo, report)
+                self._reports[rehearsal.nonce, silo] = report
+                self._notify()
+
+    def reported(self, rehearsal: Rehearsal, silo: str) -> bytes | None:
+        """A silo's report, empty if it could not tell; None when nothing came."""
+        with self._lock:
+            return self._reports.get((rehearsal.nonce, silo))
+
+    def end_rehearsals(self) -> None:
+        """The dry round is over: it is not sent any more."""
+        with self._lock:
+            self._rehearsals.clear()
+            self._reports.clear()
 
     def request(self, request_id: str) -> bytes:
         """The bytes of a request that was asked."""

@@ -44,6 +44,7 @@ def run(
     deadline_minutes: float | None = None,
     open_enrolment: bool = False,
     runner: SynthesisRunner | None = None,
+    rehearsal: bool = True,
 ) -> dict[str, Any]:
     """What `metrics.json` holds in the end. Running again in the same folder asks only those who have not answered."""
     from dpdd.server.app import run_on
@@ -60,7 +61,15 @@ def run(
             roster.save(folder / "silos.json")
             left = replace(deadline, spent=time.monotonic() - started)
             grid = ExchangeGrid(queue, roster, left, _progress_reporter(console), coordinator.registry.revoked)
-            return run_on(grid, str(folder / SCENARIO), folder, runner, console)
+            return run_on(
+                grid,
+                str(folder / SCENARIO),
+                folder,
+                runner,
+                console,
+                rehearsal=rehearsal,
+                deadline_minutes=deadline_minutes,
+            )
     finally:
         queue.close()
 

@@ -14,6 +14,7 @@ from dpdd.common.errors import ConfigError, DpddError, WireError
 from dpdd.common.wire.answer import Refusal, decode_answer
 from dpdd.common.wire.exchange import MOST_MESSAGE, MOST_REQUEST, Manifest, Piece, read_part, sign_request
 from dpdd.common.wire.parsing import check, parse, shown
+from dpdd.common.wire.plan import MOST_REPORT, encode_report, report_from_wire
 from dpdd.server.transport.authority import requested
 from dpdd.server.transport.calls import Call, Calls, Gone, Superseded, refusing
 from dpdd.server.transport.coordinator import Coordinator
@@ -171,6 +172,7 @@ class ExchangeServer:
                 "Status": one(self._answering("Status", self._status)),
                 "Upload": one(self._upload),
                 "Refuse": one(self._answering("Refuse", self._refuse)),
+                "Report": one(self._answering("Report", self._report)),
                 "Heartbeat": one(self._answering("Heartbeat", self._heartbeat)),
             },
         )
@@ -195,13 +197,18 @@ class ExchangeServer:
             log.info("silo %s is connected (%s, %s)", call.silo, query.software, context.peer())
             context.send_initial_metadata(())
             self._streams[call.silo] = call
-            sent: set[str] = set()
+            sent, rehearsed = set[str](), set[bytes]()
             version = -1
             while not self._stopping.is_set():
                 call.check()  # revoked or expired since?
                 if self._streams[call.silo] is not call:
                     raise Superseded(f"silo {call.silo} has connected a second time; one node runs for a silo")
                 before, version = version, self._queue.wait_for_requests(version, _TICK)
+                for rehearsal in self._queue.rehearsals_for(call.silo) if version != before else ():
+                    if rehearsal.nonce not in rehearsed:
+                        yield sign_request(rehearsal.request, self._coordinator.request_key, rehearsal.nonce)
+                        rehearsed.add(rehearsal.nonce)
+                        log.info("a dry round of request %s went to silo %s", rehearsal.request_id[:12], call.silo)
                 for row in self._queue.open_for(call.silo) if version != before else ():
                     if row.request_id not in sent or row.state == "asked":  # or asked once more
                         yield sign_request(self._queue.request(row.request_id), self._coordinator.request_key)
@@ -256,6 +263,21 @@ class ExchangeServer:
         self._queue.refuse(answer)
         what = (call.silo, answer.request_id[:12], answer.reason.words, answer.message)
         log.info("silo %s refused request %s (%s): %s", *what)
+        return exchange_pb2.Receipt().SerializeToString()
+
+    def _report(self, data: bytes, call: Call) -> bytes:
+        message = parse(exchange_pb2.RehearsalReport, data, most_bytes=MOST_REPORT + (1 << 10))
+        rehearsal = self._queue.rehearsal(message.rehearsal, call.silo)
+        if rehearsal is None:
+            raise NotAsked(f"no dry round of that name is going on with silo {call.silo}")
+        encoded = b""
+        if message.HasField("report"):
+            report = report_from_wire(message.report)
+            check(report.silo == call.silo, f"a report by silo {shown(report.silo)}, sent by silo {call.silo}")
+            check(report.request_id == rehearsal.request_id, "a report about another request than the dry round's")
+            encoded = encode_report(report)
+        self._queue.report(rehearsal, call.silo, encoded)
+        log.info("silo %s reported on request %s", call.silo, rehearsal.request_id[:12])
         return exchange_pb2.Receipt().SerializeToString()
 
     def _heartbeat(self, data: bytes, call: Call) -> bytes:
