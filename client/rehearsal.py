@@ -51,10 +51,12 @@ def rehearse(silo: Silo, data: bytes) -> PlanReport:
 
     try:
         request = decode_request(data)
-        _, plan = silo.plan(request)
-        report = replace(report, cost=Cost(plan.guarantee.epsilon, plan.guarantee.delta, plan.bytes))
         ledger = silo.ledger()
         try:
+            if ledger.committed(request.id) is not None:  # whatever the policy says today, it gets the same bytes again
+                return replace(report, paid=True)
+            _, plan = silo.plan(request)
+            report = replace(report, cost=Cost(plan.guarantee.epsilon, plan.guarantee.delta, plan.bytes))
             judged = _judge(silo, ledger, request, plan)
         finally:
             ledger.close()
@@ -77,7 +79,7 @@ def _judge(silo: Silo, ledger: Ledger, request: ReleaseRequest, plan: Plan) -> _
     if request.stage > 0:
         ledger.check_stage(request.id, first.id, request.stage, spending)
     undecided = False
-    if silo.settings.policy.approval == "ask" and ledger.committed(request.id) is None:
+    if silo.settings.policy.approval == "ask":
         decision = ledger.decision(first.id)
         undecided = decision is None
         if decision is not None and decision.kind == "deny":

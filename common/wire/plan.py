@@ -108,7 +108,8 @@ def report_from_wire(message: plan_pb2.PlanReport) -> PlanReport:
     check(len(message.request_id) == 32, "a report names its request by the 32 bytes of a SHA-256")
     check(0 < len(message.software) <= 100 and message.software.isprintable(), "a report with unprintable software")
     check(message.HasField("declared"), "a report that declares no classes and no shape")
-    check(message.HasField("cost") or message.HasField("refusal"), "a report with neither a cost nor a refusal")
+    told = message.HasField("cost") or message.HasField("refusal") or message.paid
+    check(told, "a report with neither a cost nor a refusal")
     report = PlanReport(
         request_id=message.request_id.hex(),
         silo=check_name("silo", message.silo),
@@ -134,7 +135,7 @@ def _declared(message: plan_pb2.Declared) -> Declared:
 
 def _cost(message: plan_pb2.Cost) -> Cost:
     check(message.epsilon > 0.0, "a report whose epsilon is not positive")  # inf: a simulation without noise
-    check(0.0 < message.delta < 1.0, "a report whose delta does not lie in (0, 1)")
+    check(0.0 < message.delta <= 0.01, "a report whose delta does not lie in (0, 0.01]")
     check(message.bytes <= MOST_BYTES, f"a report of more than the {MOST_BYTES} bytes that a release may have")
     return Cost(message.epsilon, message.delta, message.bytes)
 
