@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from dpdd.common.cli import print_json, table
 from dpdd.common.errors import ConfigError
@@ -24,9 +25,24 @@ def run(options: argparse.Namespace) -> None:
 
 def resume(options: argparse.Namespace) -> None:
     """Run the scenario of a folder again, there."""
-    from dpdd.server.transport.running import scenario_of
+    from dpdd.server.run.folder import scenario_of
 
-    _serve(options, scenario_of(options.folder), options.folder)
+    scenario = scenario_of(options.folder)
+    if options.offline:
+        _build(options)
+    else:
+        _serve(options, scenario, options.folder)
+
+
+def _build(options: argparse.Namespace) -> None:
+    """Make the dataset from the releases that are here."""
+    from dpdd.common.progress import Console
+    from dpdd.common.synthesis.runner import SynthesisRunner
+    from dpdd.server.transport import running
+
+    console = Console(quiet=options.quiet or options.json)
+    runner = SynthesisRunner(device=options.device, workers=options.workers)
+    _show(options, running.build(open_coordinator(options), options.folder, console, runner), options.folder)
 
 
 def _serve(options: argparse.Namespace, scenario: Path, folder: Path) -> None:
@@ -43,7 +59,6 @@ def _serve(options: argparse.Namespace, scenario: Path, folder: Path) -> None:
     _log_to(coordinator.log_file)
 
     from dpdd.common.synthesis.runner import SynthesisRunner
-    from dpdd.server.report.card import budget_cells
     from dpdd.server.transport import running
     from dpdd.server.transport.service import Address
 
@@ -59,6 +74,12 @@ def _serve(options: argparse.Namespace, scenario: Path, folder: Path) -> None:
         runner=SynthesisRunner(device=options.device, workers=options.workers),
         rehearsal=not options.no_rehearsal,
     )
+    _show(options, metrics, folder)
+
+
+def _show(options: argparse.Namespace, metrics: dict[str, Any], folder: Path) -> None:
+    from dpdd.server.report.card import budget_cells
+
     if options.json:
         print_json(metrics)
         return

@@ -88,7 +88,8 @@ class DryRound:
             self._gather()
             self._show()
         for task in self._tasks:
-            why = shortage(self._of(task), self._quorum, f"did not report within {_words(self._waited)}")
+            absence = f"did not report within {_words(self._waited)}" if self._to else "was not asked"
+            why = shortage(self._of(task), self._quorum, absence)
             if why is not None:
                 raise DpddError(why)
         return self._no

@@ -21,9 +21,7 @@ from dpdd.common import flower  # first: it turns Flower's telemetry off
 
 # isort: split
 from flwr.serverapp import Grid
-from numpy.typing import NDArray
 
-from dpdd.common.config import Settings
 from dpdd.common.data import benchmarks
 from dpdd.common.errors import DpddError, IntegrityError, WireError
 from dpdd.common.methods.base import RunDescription
@@ -116,45 +114,67 @@ class Run:
 
     def gather(self, grid: Grid, asked: Sequence[RequestGroup], store: Store) -> list[Stage]:
         """Ask every silo its request, then the later stages' of those that answered; all stages, the first first."""
-        request = asked[0].request
-        if request.kind is Kind.DISTILLED_SET:
-            return [Stage(asked, self._releases(grid, asked, store), None)]
-        chosen = method(request.method)
-        settings, run = chosen.settings(request.settings), RunDescription.of(request)
         stages: list[Stage] = []
-        for number in range(chosen.stages(settings)):
-            now, stage_input = asked, request.stage_input
-            if number > 0:
-                known = asked_stage_input(store.requests(), asked, number)
-                stage_input = self._stage_input(stages, settings) if known is None else known
-                now = stage_request_groups(asked, number, stage_input, {release.silo for release in stages[0].releases})
-            releases = self._releases(grid, now, store)
-            layout = chosen.layout(settings, run, number)
-            weight = chosen.count_weight(settings, number)
-            with self.phase("synthesis"):
-                total = aggregate(releases, layout, self.scenario.method.aggregation, weight)
-            stages.append(Stage(now, releases, replace(total, stage_input=stage_input)))
+        for _ in range(self.stages(asked)):
+            now = self.next_stage(stages, asked, store)
+            stages.append(self.aggregated(now, self._releases(grid, now, store)))
         return stages
 
-    def _stage_input(self, stages: Sequence[Stage], settings: Settings) -> Mapping[str, NDArray]:
-        """What the next stage is asked with, from the sums of all stages so far."""
-        request = stages[0].asked[0].request
-        with self.phase("synthesis"):
-            return method(request.method).stage_input(_sums(stages), settings, RunDescription.of(request))
+    def stages(self, asked: Sequence[RequestGroup]) -> int:
+        """How often each silo is asked."""
+        request = asked[0].request
+        if request.kind is Kind.DISTILLED_SET:
+            return 1
+        chosen = method(request.method)
+        return chosen.stages(chosen.settings(request.settings))
 
-    def _releases(self, grid: Grid, asked: Sequence[RequestGroup], store: Store) -> list[Release]:
-        """Ask one stage; all releases that there are, earlier ones included, by silo name."""
-        stage = asked[0].request.stage
-        for group in asked:
-            store.add_request(group.request.id, group.request.encode())
-        with self.phase("releases"):
-            trouble = self._ask(grid, asked, store)
+    def next_stage(
+        self, stages: Sequence[Stage], asked: Sequence[RequestGroup], store: Store
+    ) -> Sequence[RequestGroup]:
+        """The requests of the stage after these; the first one's are `asked`."""
+        if not stages:
+            return asked
+        number, request = len(stages), asked[0].request
+        stage_input = asked_stage_input(store.requests(), asked, number)
+        if stage_input is None:
+            chosen = method(request.method)
+            settings = chosen.settings(request.settings)
+            with self.phase("synthesis"):
+                stage_input = chosen.stage_input(_sums(stages), settings, RunDescription.of(request))
+        return stage_request_groups(asked, number, stage_input, {release.silo for release in stages[0].releases})
+
+    def aggregated(self, now: Sequence[RequestGroup], releases: Sequence[Release]) -> Stage:
+        """A stage that was answered, with the sums over silos."""
+        request = now[0].request
+        if request.kind is Kind.DISTILLED_SET:
+            return Stage(now, releases, None)
+        chosen = method(request.method)
+        settings = chosen.settings(request.settings)
+        layout = chosen.layout(settings, RunDescription.of(request), request.stage)
+        weight = chosen.count_weight(settings, request.stage)
+        with self.phase("synthesis"):
+            total = aggregate(releases, layout, self.scenario.method.aggregation, weight)
+        return Stage(now, releases, replace(total, stage_input=request.stage_input))
+
+    def stored(self, asked: Sequence[RequestGroup], store: Store) -> list[Release]:
+        """All releases for these requests that there are, by silo name."""
         releases = [
             release
             for group in asked
             for release in store.releases(group.request.id, self.roster)
             if release.silo in group.silos
         ]
+        return sorted(releases, key=lambda release: release.silo)
+
+    def _releases(self, grid: Grid, asked: Sequence[RequestGroup], store: Store) -> list[Release]:
+        """Ask one stage; all releases that there are, earlier ones included, by silo name."""
+        stage = asked[0].request.stage
+        if list(grid.get_node_ids()):  # what nobody was asked with may still change
+            for group in asked:
+                store.add_request(group.request.id, group.request.encode())
+        with self.phase("releases"):
+            trouble = self._ask(grid, asked, store)
+        releases = self.stored(asked, store)
         for release in releases:
             trouble.pop(release.silo, None)  # in trouble today, but its release is here already
         if stage > 0:
@@ -168,7 +188,7 @@ class Run:
             what = f"answered stage {stage}" if stage > 0 else "released anything"
             reasons = "; ".join(f"{who}: {why}" for who, why in sorted(self.missing.items()))
             raise DpddError(f"no silo {what} ({reasons or 'no silo is connected'})")
-        return sorted(releases, key=lambda release: release.silo)
+        return releases
 
     def synthesise(self, stages: Sequence[Stage]) -> Product:
         """The product of the releases: from the sums over silos, or the union of what silos synthesised."""
@@ -220,6 +240,9 @@ class Run:
         """Ask, and keep what comes; says what is wrong with those who sent nothing that can be kept."""
         nodes = sorted(grid.get_node_ids())
         names = silos_of(grid, nodes)
+        if not nodes:
+            have = {release.silo for release in self.stored(asked, store)}
+            return {silo: "was not asked" for group in asked for silo in sorted(group.silos - have)}
         to = {node: group for node in nodes if (group := group_for(node, names, asked)) is not None}
         trouble = dict(self.left_out[node] for node in to if node in self.left_out)
         to = {node: group for node, group in to.items() if node not in self.left_out}

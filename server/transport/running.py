@@ -16,14 +16,14 @@ from dpdd.common.errors import ConfigError, DpddError
 from dpdd.common.files.atomic import write_atomically
 from dpdd.common.progress import Console
 from dpdd.common.synthesis.runner import SynthesisRunner
+from dpdd.server.run.folder import ROSTER, SCENARIO, STORE, keep_scenario
 from dpdd.server.run.roster import Roster
 from dpdd.server.run.scenario import Scenario, load_scenario
 from dpdd.server.transport.coordinator import Coordinator
 from dpdd.server.transport.grid import Deadline, ExchangeGrid
 from dpdd.server.transport.request_queue import RequestQueue
 from dpdd.server.transport.service import Address, ExchangeServer
-
-SCENARIO = "scenario.toml"
+from dpdd.server.transport.silo_grid import NobodyGrid
 
 
 def deadline_of(scenario: Scenario, minutes: float | None = None) -> Deadline:
@@ -52,13 +52,13 @@ def run(
     scenario = load_scenario(str(scenario_file))
     runner = runner or SynthesisRunner()
     deadline = deadline_of(scenario, deadline_minutes)
-    _keep_scenario(scenario, scenario_file, folder)
+    keep_scenario(scenario, scenario_file, folder)
     started = time.monotonic()
-    queue = RequestQueue(folder / "store")
+    queue = RequestQueue(folder / STORE)
     try:
         with serving(coordinator, queue, address, console, open_enrolment=open_enrolment):
             roster = wait_for_silos(coordinator, deadline, console)
-            roster.save(folder / "silos.json")
+            roster.save(folder / ROSTER)
             left = replace(deadline, spent=time.monotonic() - started)
             grid = ExchangeGrid(queue, roster, left, _progress_reporter(console), coordinator.registry.revoked)
             return run_on(
@@ -70,6 +70,18 @@ def run(
                 rehearsal=rehearsal,
                 deadline_minutes=deadline_minutes,
             )
+    finally:
+        queue.close()
+
+
+def build(coordinator: Coordinator, folder: Path, console: Console, runner: SynthesisRunner) -> dict[str, Any]:
+    """Make what can be made of the releases in a run's folder. Nobody is served, and nobody asked."""
+    from dpdd.server.app import run_on
+
+    queue = RequestQueue(folder / STORE)  # no other process is at it
+    try:
+        coordinator.registry.roster().save(folder / ROSTER)
+        return run_on(NobodyGrid(), str(folder / SCENARIO), folder, runner, console)
     finally:
         queue.close()
 
@@ -121,25 +133,6 @@ def wait_for_silos(coordinator: Coordinator, deadline: Deadline, console: Consol
     for name in sorted(coordinator.registry.revoked()):
         console.say(f"  without {name}: it is revoked")
     return roster
-
-
-def scenario_of(folder: Path) -> Path:
-    """The scenario that a run in `folder` was started with."""
-    path = folder / SCENARIO
-    if not path.exists():
-        raise ConfigError(f"{folder}: no run was started here; `dpdd-server run SCENARIO --out {folder}` starts one")
-    return path
-
-
-def _keep_scenario(scenario: Scenario, path: Path, folder: Path) -> None:
-    """The run's own copy, for `resume`. It may change (to synthesise anew, say), but stays the same run's."""
-    folder.mkdir(parents=True, exist_ok=True)
-    kept = folder / SCENARIO
-    if kept.exists() and (before := load_scenario(str(kept)).name) != scenario.name:
-        raise ConfigError(f"{folder}: this is a run of the scenario {before!r}; choose another --out")
-    text = path.read_bytes()
-    if not kept.exists() or kept.read_bytes() != text:
-        write_atomically(kept, text)
 
 
 def _progress_reporter(console: Console) -> Any:
