@@ -44,6 +44,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     resume.add_argument(
         "--offline", action="store_true", help="serve nobody: build with the releases that are here already"
     )
+    standing = _own(
+        commands,
+        "serve",
+        runs.serve,
+        "keep the exchange standing: silos stay connected, and submitted runs are worked off",
+        "A run that fails is reported by `dpdd-server status`, and the next one starts. SIGTERM or Ctrl-C ends it.",
+    )
+    _listening_options(standing)
+    submit = _own(commands, "submit", runs.submit, "put a run into the queue of `dpdd-server serve`")
+    submit.add_argument("scenario", help="a shipped scenario's name or a .toml file")
+    submit.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="the run's folder (default: runs/NAME in the coordinator's)"
+    )
+    _asking_options(submit)
     request = _own(
         commands,
         "request",
@@ -98,11 +112,20 @@ def _own(commands: Commands, name: str, run: Any, summary: str, details: str = "
 
 
 def _serving_options(parser: argparse.ArgumentParser) -> None:
+    _listening_options(parser)
+    _asking_options(parser)
+    parser.add_argument("--json", action="store_true", help="print metrics.json instead of a summary")
+
+
+def _asking_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--deadline-minutes", type=float, metavar="N", help="instead of the scenario's")
+    parser.add_argument("--no-rehearsal", action="store_true", help="ask the silos without a dry round before")
+
+
+def _listening_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bind", default="127.0.0.1", metavar="ADDRESS", help="listen here (0.0.0.0: everywhere)")
     parser.add_argument("--port", type=int, default=PORT, help="for silos that have joined; 0 takes a free one")
     parser.add_argument("--join-port", type=int, default=JOIN_PORT, help="for silos that join; 0 takes a free one")
-    parser.add_argument("--deadline-minutes", type=float, metavar="N", help="instead of the scenario's")
-    parser.add_argument("--no-rehearsal", action="store_true", help="ask the silos without a dry round before")
     parser.add_argument(
         "--loopback-demo", action="store_true", help="INSECURE: anybody on this machine may join as any silo"
     )
@@ -111,7 +134,6 @@ def _serving_options(parser: argparse.ArgumentParser) -> None:
         "--workers", type=int, metavar="N", help="processes that synthesise images (default: one per processor or GPU)"
     )
     parser.add_argument("--quiet", action="store_true", help="no progress")
-    parser.add_argument("--json", action="store_true", help="print metrics.json instead of a summary")
 
 
 if __name__ == "__main__":

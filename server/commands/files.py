@@ -19,15 +19,15 @@ def request(options: argparse.Namespace) -> None:
     """Write the request files of the stage that is to be answered next."""
     from dpdd.common.progress import Console
     from dpdd.server.run.by_file import open_stage, write_requests
+    from dpdd.server.run.check import check_scenario
     from dpdd.server.run.folder import keep_scenario
     from dpdd.server.run.pipeline import Run
-    from dpdd.server.run.public_backbone import public_backbone
     from dpdd.server.run.scenario import load_scenario, shipped
 
     coordinator = open_coordinator(options)
     scenario = load_scenario(options.scenario)
     folder = options.folder or options.coordinator / "runs" / scenario.name
-    public_backbone(scenario)  # refuses what no silo should spend on
+    check_scenario(scenario)
     keep_scenario(scenario, shipped().get(options.scenario, Path(options.scenario)), folder)
     silos = [silo.name for silo in coordinator.registry.silos() if not silo.revoked]
     if silos:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from dpdd.common.errors import ConfigError
+from dpdd.common.errors import ConfigError, DpddError
 from dpdd.common.wire.answer import Reason, Refusal, decode_answer, encode_answer
 from dpdd.common.wire.exchange import NONCE
 from dpdd.server.run.store import Asked, Store
@@ -30,8 +30,12 @@ class Rehearsal:
     silos: frozenset[str]
 
 
+class RunEnded(DpddError):
+    """Somebody speaks of a run whose queue is closed."""
+
+
 class RequestQueue:
-    """Requests, releases and refusals of one run; safe to use from many threads."""
+    """Requests, releases and refusals of one run; safe to use from many threads. Once it is closed, RunEnded."""
 
     def __init__(self, folder: Path) -> None:
         self._lock = threading.RLock()
@@ -40,16 +44,26 @@ class RequestQueue:
         self._asked: set[tuple[str, str]] = set()
         self._rehearsals: dict[bytes, Rehearsal] = {}
         self._reports: dict[tuple[bytes, str], bytes] = {}
-        self._store = Store(folder)
-        self._lock_file = _hold(folder / "lock")
+        self._open_store: Store | None = Store(folder)
+        self._lock_file = hold(folder / "lock", f"{folder}: another dpdd-server serves this run")
         self.partial = folder / "partial"
         self.partial.mkdir(exist_ok=True)
 
     def close(self) -> None:
-        """Let go of the store."""
+        """Let go of the store; who waits here is woken."""
         with self._lock:
-            self._store.close()
-            self._lock_file.close()
+            if self._open_store is not None:
+                self._open_store.close()
+                self._open_store = None
+                self._lock_file.close()
+                self.wake()
+                self._notify()
+
+    @property
+    def _store(self) -> Store:
+        if self._open_store is None:
+            raise RunEnded("this run has ended; what is on its way can be taken when it goes on")
+        return self._open_store
 
     def ask(self, request_id: str, request: bytes, silos: Iterable[str]) -> None:
         """Put a request to silos, again where one refused earlier; those whose release is here are not asked."""
@@ -68,6 +82,11 @@ class RequestQueue:
         with self._lock:
             rows = self._store.asked(silo=silo)
             return [row for row in rows if (row.request_id, silo) in self._asked and not settled(row)]
+
+    def owes(self, silo: str) -> bool:
+        """Whether this silo was asked something that it has not answered for good; known also after the run's end."""
+        with self._lock:
+            return any(who == silo for _, who in self._asked)
 
     def rehearse(self, request_id: str, request: bytes, silos: Iterable[str]) -> Rehearsal:
         """Begin a dry round: these silos are to report what they would do with the request."""
@@ -136,6 +155,8 @@ class RequestQueue:
             if self._store.digest(refusal.request_id, refusal.silo) is not None:
                 return
             self._store.note(refusal.request_id, refusal.silo, "refused", encode_answer(refusal))
+            if refusal.reason is not Reason.AWAITING_APPROVAL:
+                self._asked.discard((refusal.request_id, refusal.silo))
             self._notify()
 
     def digest(self, request_id: str, silo: str) -> str | None:
@@ -145,13 +166,16 @@ class RequestQueue:
 
     def read(self, digest: str) -> bytes:
         """A stored release."""
-        return self._store.read(digest)
+        with self._lock:
+            store = self._store
+        return store.read(digest)
 
     def adopt(self, path: Path, digest: str, request_id: str, silo: str) -> None:
         """A checked and synced release arrived: move it into the store."""
         with self._lock:
             self._store.adopt(path, digest, request_id, silo)
             self._store.note(request_id, silo, "released")
+            self._asked.discard((request_id, silo))
             self._notify()
 
     def wait(self, version: int, timeout: float) -> int:
@@ -177,14 +201,15 @@ class RequestQueue:
         self._changed.notify_all()
 
 
-def _hold(path: Path) -> IO[bytes]:
-    """The run is served by one process at a time. A lock of the process, not of the file: a child does not keep it."""
+def hold(path: Path, otherwise: str) -> IO[bytes]:
+    """A lock for one process at a time, or a ConfigError. A lock of the process, not of the file: a child does not keep
+    it."""
     file = path.open("ab")
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         file.close()
-        raise ConfigError(f"{path.parent}: another dpdd-server serves this run") from None
+        raise ConfigError(otherwise) from None
     return file
 
 

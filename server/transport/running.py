@@ -47,31 +47,57 @@ def run(
     rehearsal: bool = True,
 ) -> dict[str, Any]:
     """What `metrics.json` holds in the end. Running again in the same folder asks only those who have not answered."""
-    from dpdd.server.app import run_on
+    from dpdd.server.run.check import check_scenario
 
     scenario = load_scenario(str(scenario_file))
-    runner = runner or SynthesisRunner()
-    deadline = deadline_of(scenario, deadline_minutes)
+    deadline_of(scenario, deadline_minutes)
+    check_scenario(scenario)
     keep_scenario(scenario, scenario_file, folder)
-    started = time.monotonic()
     queue = RequestQueue(folder / STORE)
     try:
         with serving(coordinator, queue, address, console, open_enrolment=open_enrolment):
-            roster = wait_for_silos(coordinator, deadline, console)
-            roster.save(folder / ROSTER)
-            left = replace(deadline, spent=time.monotonic() - started)
-            grid = ExchangeGrid(queue, roster, left, _progress_reporter(console), coordinator.registry.revoked)
-            return run_on(
-                grid,
-                str(folder / SCENARIO),
+            return drive(
+                coordinator,
+                queue,
+                scenario,
                 folder,
-                runner,
                 console,
-                rehearsal=rehearsal,
                 deadline_minutes=deadline_minutes,
+                runner=runner,
+                rehearsal=rehearsal,
             )
     finally:
         queue.close()
+
+
+def drive(
+    coordinator: Coordinator,
+    queue: RequestQueue,
+    scenario: Scenario,
+    folder: Path,
+    console: Console,
+    *,
+    deadline_minutes: float | None = None,
+    runner: SynthesisRunner | None = None,
+    rehearsal: bool = True,
+) -> dict[str, Any]:
+    """Wait for the silos to join, and run the `ServerApp` over an exchange that serves this queue."""
+    from dpdd.server.app import run_on
+
+    deadline, started = deadline_of(scenario, deadline_minutes), time.monotonic()
+    roster = wait_for_silos(coordinator, deadline, console)
+    roster.save(folder / ROSTER)
+    left = replace(deadline, spent=time.monotonic() - started)
+    grid = ExchangeGrid(queue, roster, left, _progress_reporter(console), coordinator.registry.revoked)
+    return run_on(
+        grid,
+        str(folder / SCENARIO),
+        folder,
+        runner or SynthesisRunner(),
+        console,
+        rehearsal=rehearsal,
+        deadline_minutes=deadline_minutes,
+    )
 
 
 def build(coordinator: Coordinator, folder: Path, console: Console, runner: SynthesisRunner) -> dict[str, Any]:
@@ -88,7 +114,12 @@ def build(coordinator: Coordinator, folder: Path, console: Console, runner: Synt
 
 @contextmanager
 def serving(
-    coordinator: Coordinator, queue: RequestQueue, address: Address, console: Console, *, open_enrolment: bool = False
+    coordinator: Coordinator,
+    queue: RequestQueue | None,
+    address: Address,
+    console: Console,
+    *,
+    open_enrolment: bool = False,
 ) -> Iterator[ExchangeServer]:
     """The exchange, up while in here; `serving.json` says where."""
     with ExchangeServer(coordinator, queue, address, open_enrolment=open_enrolment) as server:
