@@ -1,6 +1,7 @@
-"""The silo as a Flower `ClientApp`. It answers one kind of message, from the folder named in its node's configuration.
+"""The silo as a Flower `ClientApp`. It answers two kinds of message, from the folder named in its node's configuration.
 
-Start a node with ``silo="<folder>"`` in its node config; a request arrives as `query.release`.
+Start a node with ``silo="<folder>"`` in its node config; a request arrives as `query.release`, a dry round of it as
+`query.plan`.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from dpdd.common import flower  # first: it turns Flower's telemetry off
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
+from dpdd.client.rehearsal import rehearse
 from dpdd.client.silo import Silo
 from dpdd.common.errors import DpddError
 from dpdd.common.progress import Progress, silent
 from dpdd.common.wire.answer import encode_answer
+from dpdd.common.wire.plan import encode_report
 
 log = logging.getLogger("dpdd.client")
 
@@ -32,18 +35,29 @@ def make_app(progress: Callable[[str], Progress] = lambda _silo: silent) -> Clie
 
     @app.query("release")
     def answer(message: Message, context: Context) -> Message:
-        try:
-            silo = Silo(Path(str(context.node_config["silo"])))
-            request = flower.unpack(message.content, "dpdd.v1.ReleaseRequest")
-            reply = encode_answer(silo.answer(request, progress(silo.settings.name)))
-        except (DpddError, OSError, KeyError) as error:
-            # What went wrong may depend on the records, so the coordinator learns only that something did.
-            log.error("no answer to the coordinator: %s", error)
-            log.info("where it went wrong:", exc_info=True)
-            return Message(Error(SILO_FAILED, "the silo could not answer; its own log says why"), reply_to=message)
-        return Message(flower.pack(reply, "dpdd.v1.Answer"), reply_to=message)
+        def work(silo: Silo, request: bytes) -> bytes:
+            return encode_answer(silo.answer(request, progress(silo.settings.name)))
+
+        return _reply(message, context, work, "dpdd.v1.Answer")
+
+    @app.query("plan")
+    def report(message: Message, context: Context) -> Message:
+        return _reply(message, context, lambda silo, data: encode_report(rehearse(silo, data)), "dpdd.v1.PlanReport")
 
     return app
+
+
+def _reply(message: Message, context: Context, work: Callable[[Silo, bytes], bytes], stype: str) -> Message:
+    """What `work` makes of the request in a message, for the silo that the node's configuration names."""
+    try:
+        silo = Silo(Path(str(context.node_config["silo"])))
+        reply = work(silo, flower.unpack(message.content, "dpdd.v1.ReleaseRequest"))
+    except (DpddError, OSError, KeyError) as error:
+        # What went wrong may depend on the records, so the coordinator learns only that something did.
+        log.error("no answer to the coordinator: %s", error)
+        log.info("where it went wrong:", exc_info=True)
+        return Message(Error(SILO_FAILED, "the silo could not answer; its own log says why"), reply_to=message)
+    return Message(flower.pack(reply, stype), reply_to=message)
 
 
 app = make_app()

@@ -14,6 +14,9 @@ from flwr.app import Array, ArrayRecord, RecordDict
 from dpdd.common.errors import WireError
 
 ACTION = "query.release"
+PLAN = "query.plan"
+"""The messages that a silo answers: with a release, or with its plan of one (a dry round)."""
+
 _RECORD, _ARRAY = "dpdd", "payload"
 
 

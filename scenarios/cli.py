@@ -54,6 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run.add_argument(
         "--workers", type=int, metavar="N", help="processes that synthesise images (default: one per processor or GPU)"
     )
+    run.add_argument("--no-rehearsal", action="store_true", help="ask the silos without a dry round before")
     run.add_argument("--quiet", action="store_true", help="no progress")
     run.add_argument("--json", action="store_true", help="print metrics.json instead of a summary")
     listing = commands.add("list", _list, "list the shipped scenarios")
@@ -113,6 +114,7 @@ def _run(options: argparse.Namespace) -> None:
         engine=options.engine,
         runner=runner,
         dataset=options.source,
+        rehearsal=not options.no_rehearsal,
     )
     if options.json:
         print_json(metrics)

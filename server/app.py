@@ -2,6 +2,8 @@
 
 Its run config names the `scenario`, the `folder` of the run, and the `roster` of silos (default: `silos.json` there);
 and the `device` (default: auto) and number of `workers` (default: 1; 0: one per processor or GPU) that make images.
+`rehearsal` (default: true) holds a dry round before silos are asked to spend; `deadline_minutes` (default: the
+scenario's) bounds it.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from dpdd.common.errors import ConfigError
 from dpdd.common.progress import Console
 from dpdd.common.synthesis.runner import SynthesisRunner
 from dpdd.server.evaluation import continual
+from dpdd.server.run.dry_round import RehearsalDeadline
 from dpdd.server.run.pipeline import Run
 from dpdd.server.run.roster import Roster
 from dpdd.server.run.scenario import load_scenario
@@ -40,7 +43,10 @@ def make_app(console: Console | None = None) -> ServerApp:
         runner = SynthesisRunner(
             device=str(config.get("device", "auto")), workers=int(config.get("workers", 1)) or None
         )
-        run = Run(load_scenario(str(config["scenario"])), folder, roster, console or Console(), runner)
+        scenario = load_scenario(str(config["scenario"]))
+        minutes = float(config.get("deadline_minutes", scenario.exchange.deadline_minutes))
+        rehearsal = RehearsalDeadline.of(scenario.exchange, minutes) if config.get("rehearsal", True) else None
+        run = Run(scenario, folder, roster, console or Console(), runner, rehearsal)
         if run.scenario.continual:
             continual.learn(run, grid)
         else:
@@ -49,14 +55,32 @@ def make_app(console: Console | None = None) -> ServerApp:
     return app
 
 
-def run_config(scenario: str, folder: Path, runner: SynthesisRunner) -> dict[str, Any]:
+def run_config(
+    scenario: str,
+    folder: Path,
+    runner: SynthesisRunner,
+    *,
+    rehearsal: bool = True,
+    deadline_minutes: float | None = None,
+) -> dict[str, Any]:
     """The run config that says this."""
-    return {"scenario": scenario, "folder": str(folder), "device": runner.device, "workers": runner.workers or 0}
+    config: dict[str, Any] = {"scenario": scenario, "folder": str(folder), "rehearsal": rehearsal}
+    config |= {"device": runner.device, "workers": runner.workers or 0}
+    return config if deadline_minutes is None else {**config, "deadline_minutes": deadline_minutes}
 
 
-def run_on(grid: Grid, scenario: str, folder: Path, runner: SynthesisRunner, console: Console) -> dict[str, Any]:
+def run_on(
+    grid: Grid,
+    scenario: str,
+    folder: Path,
+    runner: SynthesisRunner,
+    console: Console,
+    *,
+    rehearsal: bool = True,
+    deadline_minutes: float | None = None,
+) -> dict[str, Any]:
     """Run the ServerApp on a grid, in this process; what `metrics.json` holds."""
-    config = run_config(scenario, folder, runner)
+    config = run_config(scenario, folder, runner, rehearsal=rehearsal, deadline_minutes=deadline_minutes)
     make_app(console)(grid, Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config=config))
     metrics: dict[str, Any] = json.loads((folder / "metrics.json").read_text())
     return metrics

@@ -13,7 +13,7 @@ from typing import Any
 
 from dpdd.common.cli import Commands
 from dpdd.common.wire.exchange import JOIN_PORT, PORT
-from dpdd.server.commands import publishing, runs, silos, status
+from dpdd.server.commands import files, publishing, runs, silos, status
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,6 +41,51 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     resume.add_argument("folder", type=Path, help="the run's folder")
     _serving_options(resume)
+    resume.add_argument(
+        "--offline", action="store_true", help="serve nobody: build with the releases that are here already"
+    )
+    standing = _own(
+        commands,
+        "serve",
+        runs.serve,
+        "keep the exchange standing: silos stay connected, and submitted runs are worked off",
+        "A run that fails is reported by `dpdd-server status`, and the next one starts. SIGTERM or Ctrl-C ends it.",
+    )
+    _listening_options(standing)
+    submit = _own(commands, "submit", runs.submit, "put a run into the queue of `dpdd-server serve`")
+    submit.add_argument("scenario", help="a shipped scenario's name or a .toml file")
+    submit.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="the run's folder (default: runs/NAME in the coordinator's)"
+    )
+    _asking_options(submit)
+    request = _own(
+        commands,
+        "request",
+        files.request,
+        "write the request as a file, for silos without a network",
+        "Writes the first stage that a known silo has not answered; enrol all silos of the run before.",
+    )
+    request.add_argument("scenario", help="a shipped scenario's name or a .toml file")
+    request.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where the request files go")
+    request.add_argument(
+        "--run",
+        dest="folder",
+        type=Path,
+        metavar="FOLDER",
+        help="the run's folder (default: runs/NAME in the coordinator's)",
+    )
+    request.add_argument("--stage", type=int, metavar="N", help="this stage, also when not all answered the one before")
+    taking = _own(
+        commands,
+        "import",
+        files.take,
+        "take signed releases that came as files",
+        "Each is verified by its silo's key; `dpdd-server resume RUN-FOLDER --offline` then builds the dataset.",
+    )
+    taking.add_argument("folder", type=Path, help="the run's folder")
+    taking.add_argument("files", type=Path, nargs="+", metavar="FILE", help="what `dpdd-client answer` wrote")
+    taking.add_argument("--silo", metavar="NAME", help="a silo that has not joined, with its --key")
+    taking.add_argument("--key", metavar="HEX", help="that silo's public key, as `dpdd-client init` shows it")
     shown = _own(commands, "status", status.status, "show the silos, what was asked, what came, and who is awaited")
     shown.add_argument("folder", type=Path, nargs="?", help="a run's folder (default: all in the coordinator's)")
     shown.add_argument("--json", action="store_true", help="as JSON")
@@ -77,10 +122,20 @@ def _own(commands: Commands, name: str, run: Any, summary: str, details: str = "
 
 
 def _serving_options(parser: argparse.ArgumentParser) -> None:
+    _listening_options(parser)
+    _asking_options(parser)
+    parser.add_argument("--json", action="store_true", help="print metrics.json instead of a summary")
+
+
+def _asking_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--deadline-minutes", type=float, metavar="N", help="instead of the scenario's")
+    parser.add_argument("--no-rehearsal", action="store_true", help="ask the silos without a dry round before")
+
+
+def _listening_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bind", default="127.0.0.1", metavar="ADDRESS", help="listen here (0.0.0.0: everywhere)")
     parser.add_argument("--port", type=int, default=PORT, help="for silos that have joined; 0 takes a free one")
     parser.add_argument("--join-port", type=int, default=JOIN_PORT, help="for silos that join; 0 takes a free one")
-    parser.add_argument("--deadline-minutes", type=float, metavar="N", help="instead of the scenario's")
     parser.add_argument(
         "--loopback-demo", action="store_true", help="INSECURE: anybody on this machine may join as any silo"
     )
@@ -89,7 +144,6 @@ def _serving_options(parser: argparse.ArgumentParser) -> None:
         "--workers", type=int, metavar="N", help="processes that synthesise images (default: one per processor or GPU)"
     )
     parser.add_argument("--quiet", action="store_true", help="no progress")
-    parser.add_argument("--json", action="store_true", help="print metrics.json instead of a summary")
 
 
 if __name__ == "__main__":

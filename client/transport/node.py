@@ -34,8 +34,9 @@ from dpdd.client.app import make_app
 from dpdd.common.cli import software
 from dpdd.common.errors import ConfigError, DpddError, IntegrityError, WireError
 from dpdd.common.progress import Console
-from dpdd.common.wire.answer import Answer, Reason, Refusal, decode_answer, encode_answer
-from dpdd.common.wire.exchange import BEAT_SECONDS, open_request
+from dpdd.common.wire.answer import Reason, Refusal, decode_answer, encode_answer
+from dpdd.common.wire.exchange import BEAT_SECONDS, Envelope, open_request
+from dpdd.common.wire.plan import decode_report, report_to_wire
 from dpdd.common.wire.request import decode_request
 from dpdd.v1 import exchange_pb2, refusal_pb2
 
@@ -47,6 +48,7 @@ MOST_QUEUED = 8
 LONGEST_WAIT = 60.0
 _CALL_TIMEOUT = 30.0
 _COORDINATOR_ID, _NODE_ID = 1, 2
+_NOT_SIGNED = "the request is not signed by the coordinator that this silo joined"
 _NOT_ACCEPTED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 
 
@@ -145,11 +147,37 @@ class Node:
                 continue
             self._queued.discard(hashlib.sha256(envelope).digest())
             try:
-                request, signed = open_request(envelope, bytes.fromhex(self._pinned.request_key))
+                opened = open_request(envelope, bytes.fromhex(self._pinned.request_key))
             except WireError as error:
                 log.error("the coordinator sent something that is not a request: %s", error)
                 continue
-            self._handle(hashlib.sha256(request).hexdigest(), request, signed=signed)
+            request_id = hashlib.sha256(opened.request).hexdigest()
+            if opened.rehearsal:
+                self._rehearse(request_id, opened)
+            else:
+                self._handle(request_id, opened.request, signed=opened.signed)
+
+    def _rehearse(self, request_id: str, envelope: Envelope) -> None:
+        """Report what this silo would do with a request; whatever goes wrong costs a report, and no more."""
+        if not envelope.signed:
+            log.error("ignored a dry round of request %s: %s", request_id[:12], _NOT_SIGNED)
+            return
+        self._doing = "planning"
+        try:
+            reply = self._ask_app(envelope.request, flower.PLAN)
+            wire = exchange_pb2.RehearsalReport(rehearsal=envelope.rehearsal)
+            would = "could not be planned"
+            if reply is not None:
+                report = decode_report(flower.unpack(reply.content, "dpdd.v1.PlanReport"))
+                wire.report.CopyFrom(report_to_wire(report))
+                would = f"would be refused ({report.refusal.reason.words})" if report.refusal else "would be answered"
+                would += ", after you approved it" if report.asks_operator else ""
+            self._say(f"dry round: request {request_id[:12]} {would}; nothing was spent")
+            self._send_with_retries(lambda channel: _unary(channel, "Report", wire.SerializeToString()))
+        except Exception:  # whatever it was, the next request is still to be answered
+            log.exception("the dry round of request %s was not answered", request_id[:12])
+        finally:
+            self._doing = "waiting for requests"
 
     def _handle(self, request_id: str, request: bytes, *, signed: bool = True, again: bool = False) -> None:
         try:
@@ -167,12 +195,13 @@ class Node:
     def _answer(self, request_id: str, request: bytes, *, again: bool) -> None:
         if not again:
             self._note(request_id, request)
-        answer = self._ask_app(request)
-        if answer is None:
+        reply = self._ask_app(request, flower.ACTION)
+        if reply is None:
             self._undecided.pop(request_id, None)
             self._say(f"request {request_id[:12]} could not be answered; the lines above say why")
             self._report_failure(request_id)
             return
+        answer = decode_answer(flower.unpack(reply.content, "dpdd.v1.Answer"))
         if isinstance(answer, Refusal):
             undecided = answer.reason is Reason.AWAITING_APPROVAL
             if undecided and self._channel is not None:
@@ -204,7 +233,7 @@ class Node:
         beat = exchange_pb2.Beat(doing="in trouble", in_trouble_with=bytes.fromhex(request_id)).SerializeToString()
         self._send_with_retries(lambda channel: _unary(channel, "Heartbeat", beat))
 
-    def _ask_app(self, request: bytes) -> Answer | None:
+    def _ask_app(self, request: bytes, action: str) -> Message | None:
         """What the installed ClientApp answers; None after it failed a few times (it says why itself)."""
         for attempt in range(ATTEMPTS):
             metadata = Metadata(
@@ -216,7 +245,7 @@ class Node:
                 group_id="",
                 created_at=time.time(),
                 ttl=3600.0,
-                message_type=flower.ACTION,
+                message_type=action,
             )
             message = Message(  # type: ignore[call-overload]
                 content=flower.pack(request, "dpdd.v1.ReleaseRequest"), metadata=metadata
@@ -230,16 +259,15 @@ class Node:
             )
             reply = self._app(message, context)
             if not reply.has_error():
-                return decode_answer(flower.unpack(reply.content, "dpdd.v1.Answer"))
+                return reply
             if attempt + 1 < ATTEMPTS:
                 self._stop.wait(1.0 + attempt)
         return None
 
     def _refuse_unsigned(self, request_id: str) -> None:
-        why = "the request is not signed by the coordinator that this silo joined"
-        log.error("refused request %s: %s", request_id[:12], why)
-        self._say(f"request {request_id[:12]}: refused (wrong coordinator): {why}")
-        self._send_refusal(Refusal(request_id, self._silo.settings.name, Reason.WRONG_COORDINATOR, why))
+        log.error("refused request %s: %s", request_id[:12], _NOT_SIGNED)
+        self._say(f"request {request_id[:12]}: refused (wrong coordinator): {_NOT_SIGNED}")
+        self._send_refusal(Refusal(request_id, self._silo.settings.name, Reason.WRONG_COORDINATOR, _NOT_SIGNED))
 
     def _send_refusal(self, refusal: Refusal) -> None:
         wire = refusal_pb2.Answer.FromString(encode_answer(refusal)).refusal.SerializeToString()

@@ -39,8 +39,12 @@ MOST_PAYLOAD = MOST_BYTES
 BEAT_SECONDS = 10.0
 
 SECRET = 24
+NONCE = 16
+"""Bytes that name a dry round."""
+
 _TOKEN = "dpdd-join-1."
 _REQUEST_PREFIX = b"dpdd request v1\0"
+_REHEARSAL_PREFIX = b"dpdd rehearsal v1\0"
 _CHUNK = exchange_pb2.UploadPart.CHUNK_FIELD_NUMBER
 _DATA = transfer_pb2.Chunk.DATA_FIELD_NUMBER
 _HEAD = 1 << 7
@@ -75,20 +79,35 @@ class Token:
         return cls(data[32:], data[:32])
 
 
-def sign_request(request: bytes, key: Ed25519PrivateKey) -> bytes:
-    """The envelope in which a coordinator sends a request."""
-    signature = key.sign(_REQUEST_PREFIX + request)
-    return exchange_pb2.RequestEnvelope(request=request, signature=signature).SerializeToString()
+@dataclass(frozen=True)
+class Envelope:
+    """What a coordinator sent: a request, or a dry round (`rehearsal` names it), and whether its signature is right."""
+
+    request: bytes
+    signed: bool
+    rehearsal: bytes = b""
 
 
-def open_request(envelope: bytes, key: bytes) -> tuple[bytes, bool]:
-    """The bytes of the request inside, and whether the coordinator with that `key` signed them."""
+def sign_request(request: bytes, key: Ed25519PrivateKey, rehearsal: bytes = b"") -> bytes:
+    """The envelope in which a coordinator sends a request; with `rehearsal`, 16 random bytes, a dry round of it."""
+    signature = key.sign(_signed_bytes(request, rehearsal))
+    return exchange_pb2.RequestEnvelope(request=request, signature=signature, rehearsal=rehearsal).SerializeToString()
+
+
+def open_request(envelope: bytes, key: bytes) -> Envelope:
+    """What is inside, and whether the coordinator with that `key` signed it as what it says it is."""
     message = parse(exchange_pb2.RequestEnvelope, envelope, most_bytes=MOST_REQUEST + (1 << 10))
+    check(len(message.rehearsal) in (0, NONCE), f"a dry round is named by {NONCE} bytes")
     try:
-        Ed25519PublicKey.from_public_bytes(key).verify(message.signature, _REQUEST_PREFIX + message.request)
+        signed = _signed_bytes(message.request, message.rehearsal)
+        Ed25519PublicKey.from_public_bytes(key).verify(message.signature, signed)
     except (InvalidSignature, ValueError):
-        return message.request, False
-    return message.request, True
+        return Envelope(message.request, False, message.rehearsal)
+    return Envelope(message.request, True, message.rehearsal)
+
+
+def _signed_bytes(request: bytes, rehearsal: bytes) -> bytes:
+    return _REHEARSAL_PREFIX + rehearsal + request if rehearsal else _REQUEST_PREFIX + request
 
 
 @dataclass(frozen=True)

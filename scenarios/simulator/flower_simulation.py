@@ -44,12 +44,11 @@ def run(simulation: Simulation) -> dict[str, Any]:
 
     silos, results = simulation.set_up(), simulation.folder / "metrics.json"
     results.unlink(missing_ok=True)  # of an earlier run: if this one fails, that must be seen
+    config = run_config(simulation.scenario_file, simulation.folder, simulation.runner, rehearsal=simulation.rehearsal)
     local: dict[str, Any] = {} if "RAY_ADDRESS" in os.environ else {"_node_ip_address": "127.0.0.1"}
     logging.getLogger("flwr").setLevel(logging.ERROR)
     run_simulation(
-        server_app=_server_app(
-            simulation.console, run_config(simulation.scenario_file, simulation.folder, simulation.runner), len(silos)
-        ),
+        server_app=_server_app(simulation.console, config, len(silos)),
         client_app=_client_app([str(silo.folder.resolve()) for silo in silos]),
         num_supernodes=len(silos),
         backend_config={"init_args": local, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
@@ -62,6 +61,7 @@ def _client_app(folders: Sequence[str]) -> ClientApp:
     """The installed ClientApp; a simulated node is told a number, and this gives it that silo's folder."""
     app = ClientApp()
 
+    @app.query("plan")
     @app.query("release")
     def answer(message: Message, context: Context) -> Message:
         from dpdd.client.app import app as installed  # here, because an actor gets this function and nothing around it

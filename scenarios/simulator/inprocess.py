@@ -24,7 +24,14 @@ from dpdd.server.transport.silo_grid import COORDINATOR, SiloGrid
 def run(simulation: Simulation) -> dict[str, Any]:
     """Set up the silos (once), and run both apps in this process; what `metrics.json` holds."""
     grid = grid_of(simulation.set_up(), simulation.console)
-    return run_on(grid, simulation.scenario_file, simulation.folder, simulation.runner, simulation.console)
+    return run_on(
+        grid,
+        simulation.scenario_file,
+        simulation.folder,
+        simulation.runner,
+        simulation.console,
+        rehearsal=simulation.rehearsal,
+    )
 
 
 def grid_of(silos: Iterable[Silo], console: Console) -> InProcessGrid:

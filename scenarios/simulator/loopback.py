@@ -33,12 +33,23 @@ _ONE_LINE = threading.Lock()
 def run(simulation: Simulation) -> dict[str, Any]:
     """Set up the silos (once), then run `dpdd-server` and a `dpdd-client` per silo; what `metrics.json` holds."""
     return run_silos(
-        simulation.set_up(), simulation.scenario_file, simulation.folder, simulation.console, simulation.runner
+        simulation.set_up(),
+        simulation.scenario_file,
+        simulation.folder,
+        simulation.console,
+        simulation.runner,
+        rehearsal=simulation.rehearsal,
     )
 
 
 def run_silos(
-    silos: Sequence[Silo], scenario: str, folder: Path, console: Console, runner: SynthesisRunner | None = None
+    silos: Sequence[Silo],
+    scenario: str,
+    folder: Path,
+    console: Console,
+    runner: SynthesisRunner | None = None,
+    *,
+    rehearsal: bool = True,
 ) -> dict[str, Any]:
     """Run `dpdd-server` on a scenario and a `dpdd-client` for each of these silos; what `metrics.json` holds.
 
@@ -66,6 +77,7 @@ def run_silos(
         command += ["--out", str(folder), "--port", "0", "--join-port", "0"]
         command += ["--device", runner.device]
         command += [] if runner.workers is None else ["--workers", str(runner.workers)]
+        command += [] if rehearsal else ["--no-rehearsal"]
         server = processes.start("server", command)
         where = _where(serving, server)
         for silo in silos:

@@ -25,6 +25,7 @@ def run(
     engine: str = IN_PROCESS,
     runner: SynthesisRunner | None = None,
     dataset: Path | None = None,
+    rehearsal: bool = True,
 ) -> dict[str, Any]:
     """Run the `scenario` that was loaded from `source`, with its `dataset`, if any; what `metrics.json` holds.
 
@@ -34,7 +35,8 @@ def run(
     from dpdd.server.run.checks import check_before_asking
 
     check_before_asking(scenario)
-    simulation = Simulation(source, scenario, folder, console, noise_seed, runner or SynthesisRunner(), dataset)
+    runner = runner or SynthesisRunner()
+    simulation = Simulation(source, scenario, folder, console, noise_seed, runner, dataset, rehearsal)
     metrics = ENGINES[engine](simulation)
     if scenario.continual and scenario.continual.joint:
         metrics["continual"]["joint"] = _joint(simulation)
@@ -56,7 +58,7 @@ def _joint(simulation: Simulation) -> dict[str, Any]:
     console.say("all classes at once, for comparison")
     at_once = simulation.scenario.model_copy(update={"continual": None})
     silos = set_up(at_once, folder, console, simulation.noise_seed)
-    coordinator = Run(at_once, folder, roster_of(silos), console, simulation.runner)
+    coordinator = Run(at_once, folder, roster_of(silos), console, simulation.runner, rehearsal=None)
     accuracy: dict[str, Any] = coordinator.execute(grid_of(silos, console))["accuracy"]
     return accuracy
 

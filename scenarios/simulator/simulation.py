@@ -19,7 +19,7 @@ class Simulation:
     """A scenario and the name or file that it was loaded from; `noise_seed` makes noise repeatable.
 
     The `runner` makes the coordinator's images; silos have their own. `dataset` is one that was named on the command
-    line, in place of the file's `data.source`.
+    line, in place of the file's `data.source`. With `rehearsal` a dry round comes first.
     """
 
     source: str
@@ -29,6 +29,7 @@ class Simulation:
     noise_seed: int | None = None
     runner: SynthesisRunner = field(default_factory=SynthesisRunner)
     dataset: Path | None = None
+    rehearsal: bool = True
 
     @property
     def scenario_file(self) -> str:

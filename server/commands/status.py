@@ -12,6 +12,8 @@ from dpdd.server.commands.options import open_coordinator
 
 if TYPE_CHECKING:
     from dpdd.server.run.store import Asked
+    from dpdd.server.transport.coordinator import Coordinator
+    from dpdd.server.transport.submitted import SubmittedRun
 
 _INDEX = Path("store", "index.sqlite")
 
@@ -22,6 +24,7 @@ def status(options: argparse.Namespace) -> None:
     silos = coordinator.registry.silos()
     serving = coordinator.serving()
     runs = {str(folder): _asked(folder) for folder in _run_folders(options)}
+    queue = _submitted(coordinator)
     if options.json:
         print_json(
             {
@@ -36,6 +39,17 @@ def status(options: argparse.Namespace) -> None:
                         "doing": silo.doing,
                     }
                     for silo in silos
+                ],
+                "queue": [
+                    {
+                        "number": run.number,
+                        "name": run.name,
+                        "folder": str(run.folder),
+                        "state": run.state,
+                        "sentence": run.sentence,
+                        "changed": run.changed,
+                    }
+                    for run in queue
                 ],
                 "runs": {
                     name: [
@@ -74,6 +88,17 @@ def status(options: argparse.Namespace) -> None:
                 ],
             )
         )
+    if queue:
+        print()
+        print(
+            table(
+                ["run", "name", "state", "since (UTC)", "folder"],
+                [
+                    [str(run.number), run.name, _state(run), run.changed[:19].replace("T", " "), str(run.folder)]
+                    for run in queue
+                ],
+            )
+        )
     for name, rows in runs.items():
         print(f"\n{name}")
         print(
@@ -89,6 +114,23 @@ def status(options: argparse.Namespace) -> None:
         )
         awaited = sorted({row.silo for row, _ in rows if _awaited(row)} - coordinator.registry.revoked())
         print(f"awaited: {', '.join(awaited)}" if awaited else "nobody is awaited")
+
+
+def _submitted(coordinator: Coordinator) -> list[SubmittedRun]:
+    """The runs that were submitted to a standing server."""
+    from dpdd.server.transport.submitted import SubmittedRuns
+
+    if not coordinator.submitted_file.exists():
+        return []
+    runs = SubmittedRuns(coordinator.submitted_file)
+    try:
+        return runs.runs()
+    finally:
+        runs.close()
+
+
+def _state(run: SubmittedRun) -> str:
+    return f"{run.state}: {run.sentence}" if run.sentence else run.state
 
 
 def _run_folders(options: argparse.Namespace) -> list[Path]:

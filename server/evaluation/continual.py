@@ -64,11 +64,12 @@ def learn(run: Run, grid: Grid) -> dict[str, Any]:
     stages: list[list[Stage]] = []
     sets: list[LabelledSet] = []
     steps: list[dict[str, TaskScores]] = []
+    asked = [request_groups(scenario, silos[number], classes) for number, classes in enumerate(tasks, start=1)]
     with run.store() as store:
+        run.rehearse(grid, asked, store)
         for number, classes in enumerate(tasks, start=1):
             run.console.say(f"task {number} of {len(tasks)}: {', '.join(classes)}")
-            asked = request_groups(scenario, silos[number], classes)
-            stages.append(run.gather(grid, asked, store))
+            stages.append(run.gather(grid, asked[number - 1], store))
             product = run.synthesise(stages[-1])
             if not isinstance(product, LabelledSet):
                 raise ConfigError(f"{scenario.method.name} makes a model, and continual learning joins datasets")

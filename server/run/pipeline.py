@@ -1,5 +1,7 @@
 """From a scenario and a Flower grid to a finished run folder. Asking again is free: silos repeat themselves.
 
+Before anybody is asked to spend, a dry round (`dpdd.server.run.dry_round`) asks every silo what it would do.
+
 A method may release in stages: the sums of the earlier ones give the input that the next one is asked with. Once asked,
 it is kept in the store and never computed anew, because a silo answers a stage for one input only; so a silo
 that comes late is asked what the others were.
@@ -19,11 +21,9 @@ from dpdd.common import flower  # first: it turns Flower's telemetry off
 
 # isort: split
 from flwr.serverapp import Grid
-from numpy.typing import NDArray
 
-from dpdd.common.config import Settings
 from dpdd.common.data.labelled_images import LabelledImages
-from dpdd.common.errors import ConfigError, DpddError, IntegrityError, WireError
+from dpdd.common.errors import DpddError, IntegrityError, WireError
 from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.registry import method
 from dpdd.common.models.backbone import Backbone
@@ -44,7 +44,9 @@ from dpdd.server.evaluation.at_silos import sent_models
 from dpdd.server.evaluation.base import Classifier
 from dpdd.server.evaluation.scoring import evaluate, train_learners
 from dpdd.server.report.card import evaluation_rows, privacy_rows, write_card
+from dpdd.server.run.addressing import group_for, silos_of
 from dpdd.server.run.checks import backbone_in_words
+from dpdd.server.run.dry_round import DryRound, RehearsalDeadline
 from dpdd.server.run.evaluation_round import EvaluationRound, evaluate_at_silos
 from dpdd.server.run.public_backbone import public_backbone
 from dpdd.server.run.requests import RequestGroup, asked_stage_input, make_request, request_groups, stage_request_groups
@@ -73,8 +75,10 @@ class Run:
     roster: Roster
     console: Console
     runner: SynthesisRunner = field(default_factory=SynthesisRunner)
+    rehearsal: RehearsalDeadline | None = field(default_factory=RehearsalDeadline)
     seconds: dict[str, float] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
+    left_out: Mapping[int, tuple[str, str]] = field(default_factory=dict)
 
     def execute(self, grid: Grid) -> dict[str, Any]:
         """Ask, aggregate, synthesise, evaluate, write; returns what `metrics.json` holds."""
@@ -85,6 +89,7 @@ class Run:
             at_silos = self.scenario.evaluation.at_silos
             if at_silos is not None:
                 check_at_silos(at_silos, asked[0].request.classes)
+            self.rehearse(grid, [asked], store)
             stages = self.gather(grid, asked, store)
             product = self.synthesise(stages)
             scores: dict[str, Any] = {"accuracy": {}}
@@ -135,60 +140,99 @@ class Run:
         finally:
             store.close()
 
+    def rehearse(self, grid: Grid, tasks: Sequence[Sequence[RequestGroup]], store: Store) -> None:
+        """Ask every silo what it would do; those that would refuse are left out. DpddError below a task's quorum."""
+        if self.rehearsal is None:
+            return
+        with self.phase("rehearsal"):
+            self.left_out = DryRound(
+                grid,
+                tasks,
+                self.roster,
+                store,
+                quorum=self.scenario.exchange.quorum,
+                deadline=self.rehearsal,
+                console=self.console,
+            ).hold()
+
     def gather(self, grid: Grid, asked: Sequence[RequestGroup], store: Store) -> list[Stage]:
         """Ask every silo its request, then the later stages' of those that answered; all stages, the first first."""
-        request = asked[0].request
-        if request.kind is Kind.DISTILLED_SET:
-            return [Stage(asked, self._releases(grid, asked, store), None)]
-        chosen = method(request.method)
-        settings, run = chosen.settings(request.settings), RunDescription.of(request)
         stages: list[Stage] = []
-        for number in range(chosen.stages(settings)):
-            now, stage_input = asked, request.stage_input
-            if number > 0:
-                known = asked_stage_input(store.requests(), asked, number)
-                stage_input = self._stage_input(stages, settings) if known is None else known
-                now = stage_request_groups(asked, number, stage_input, {release.silo for release in stages[0].releases})
-            releases = self._releases(grid, now, store)
-            layout = chosen.layout(settings, run, number)
-            weight = chosen.count_weight(settings, number)
-            with self.phase("synthesis"):
-                total = aggregate(releases, layout, self.scenario.method.aggregation, weight)
-            stages.append(Stage(now, releases, replace(total, stage_input=stage_input)))
+        for _ in range(self.stages(asked)):
+            now = self.next_stage(stages, asked, store)
+            stages.append(self.aggregated(now, self._releases(grid, now, store)))
         return stages
 
-    def _stage_input(self, stages: Sequence[Stage], settings: Settings) -> Mapping[str, NDArray]:
-        """What the next stage is asked with, from the sums of all stages so far."""
-        request = stages[0].asked[0].request
-        with self.phase("synthesis"):
-            return method(request.method).stage_input(_sums(stages), settings, RunDescription.of(request))
+    def stages(self, asked: Sequence[RequestGroup]) -> int:
+        """How often each silo is asked."""
+        request = asked[0].request
+        if request.kind is Kind.DISTILLED_SET:
+            return 1
+        chosen = method(request.method)
+        return chosen.stages(chosen.settings(request.settings))
 
-    def _releases(self, grid: Grid, asked: Sequence[RequestGroup], store: Store) -> list[Release]:
-        """Ask one stage; all releases that there are, earlier ones included, by silo name."""
-        stage = asked[0].request.stage
-        for group in asked:
-            store.add_request(group.request.id, group.request.encode())
-        what = f"asking the silos, stage {stage}" if stage > 0 else "asking the silos"
-        with self.phase("releases"):
-            trouble = self.ask(grid, asked, store, what)
+    def next_stage(
+        self, stages: Sequence[Stage], asked: Sequence[RequestGroup], store: Store
+    ) -> Sequence[RequestGroup]:
+        """The requests of the stage after these; the first one's are `asked`."""
+        if not stages:
+            return asked
+        number, request = len(stages), asked[0].request
+        stage_input = asked_stage_input(store.requests(), asked, number)
+        if stage_input is None:
+            chosen = method(request.method)
+            settings = chosen.settings(request.settings)
+            with self.phase("synthesis"):
+                stage_input = chosen.stage_input(_sums(stages), settings, RunDescription.of(request))
+        return stage_request_groups(asked, number, stage_input, {release.silo for release in stages[0].releases})
+
+    def aggregated(self, now: Sequence[RequestGroup], releases: Sequence[Release]) -> Stage:
+        """A stage that was answered, with the sums over silos."""
+        request = now[0].request
+        if request.kind is Kind.DISTILLED_SET:
+            return Stage(now, releases, None)
+        chosen = method(request.method)
+        settings = chosen.settings(request.settings)
+        layout = chosen.layout(settings, RunDescription.of(request), request.stage)
+        weight = chosen.count_weight(settings, request.stage)
+        with self.phase("synthesis"):
+            total = aggregate(releases, layout, self.scenario.method.aggregation, weight)
+        return Stage(now, releases, replace(total, stage_input=request.stage_input))
+
+    def stored(self, asked: Sequence[RequestGroup], store: Store) -> list[Release]:
+        """All releases for these requests that there are, by silo name."""
         releases = [
             release
             for group in asked
             for release in store.releases(group.request.id, self.roster)
             if release.silo in group.silos
         ]
+        return sorted(releases, key=lambda release: release.silo)
+
+    def _releases(self, grid: Grid, asked: Sequence[RequestGroup], store: Store) -> list[Release]:
+        """Ask one stage; all releases that there are, earlier ones included, by silo name."""
+        stage = asked[0].request.stage
+        if list(grid.get_node_ids()):  # what nobody was asked with may still change
+            for group in asked:
+                store.add_request(group.request.id, group.request.encode())
+        what = f"asking the silos, stage {stage}" if stage > 0 else "asking the silos"
+        with self.phase("releases"):
+            trouble = self.ask(grid, asked, store, what)
+        releases = self.stored(asked, store)
         for release in releases:
             trouble.pop(release.silo, None)  # in trouble today, but its release is here already
         if stage > 0:
             trouble = {silo: f"stage {stage}: {why}" for silo, why in trouble.items() if silo not in self.missing}
+        told = {silo for silo, _ in self.left_out.values()}
         for silo, why in trouble.items():
-            self.console.say(f"  without {silo}: {why}")
+            if silo not in told:
+                self.console.say(f"  without {silo}: {why}")
         self.missing |= trouble
         if not releases:
             what = f"answered stage {stage}" if stage > 0 else "released anything"
             reasons = "; ".join(f"{who}: {why}" for who, why in sorted(self.missing.items()))
             raise DpddError(f"no silo {what} ({reasons or 'no silo is connected'})")
-        return sorted(releases, key=lambda release: release.silo)
+        return releases
 
     def synthesise(self, stages: Sequence[Stage]) -> Product:
         """The product of the releases: from the sums over silos, or the union of what silos synthesised."""
@@ -261,10 +305,14 @@ class Run:
 
     def ask(self, grid: Grid, asked: Sequence[RequestGroup], store: Store, what: str) -> dict[str, str]:
         """Ask, and keep what comes; says what is wrong with those who sent nothing that can be kept."""
-        trouble: dict[str, str] = {}
         nodes = sorted(grid.get_node_ids())
         names = silos_of(grid, nodes)
-        to = {node: group for node in nodes if (group := _group_for(node, names, asked)) is not None}
+        if not nodes:
+            have = {release.silo for release in self.stored(asked, store)}
+            return {silo: "was not asked" for group in asked for silo in sorted(group.silos - have)}
+        to = {node: group for node in nodes if (group := group_for(node, names, asked)) is not None}
+        trouble = dict(self.left_out[node] for node in to if node in self.left_out)
+        to = {node: group for node, group in to.items() if node not in self.left_out}
         messages = [
             grid.create_message(
                 flower.pack(group.request.encode(), "dpdd.v1.ReleaseRequest"),
@@ -317,20 +365,6 @@ def class_counts(stages: Sequence[Stage]) -> ClassCounts | None:
     chosen = method(request.method)
     settings = chosen.settings(request.settings)
     return released_counts(_sums(stages), [chosen.count_weight(settings, stage) for stage in range(len(stages))])
-
-
-def silos_of(grid: Grid, nodes: Sequence[int]) -> dict[int, str]:
-    """Which silo each node is, where the grid knows (it has a method `silo_of(node)`); Flower's own grids do not."""
-    silo_of = getattr(grid, "silo_of", None)
-    return {} if silo_of is None else {node: silo_of(node) for node in nodes}
-
-
-def _group_for(node: int, names: dict[int, str], asked: Sequence[RequestGroup]) -> RequestGroup | None:
-    if node in names:
-        return next((group for group in asked if names[node] in group.silos), None)
-    if len(asked) > 1:
-        raise ConfigError("silos are asked for different ε, and this engine does not say which node is which silo")
-    return asked[0]
 
 
 def _keep(data: bytes, group: RequestGroup, store: Store, roster: Roster) -> None:

@@ -177,10 +177,14 @@ class ExchangeSection(Settings):
 
     All enrolled silos are asked. A run goes on when all have answered, or at the deadline with at least `quorum`
     releases; it says who is missing.
+
+    Before that, a dry round asks them what they would do. Silos that say nothing are waited for until the quorum is
+    sure and `rehearsal_minutes` have passed (by default two, or a quarter of the deadline where that is less).
     """
 
     quorum: Annotated[int, Field(ge=1)] = 1
     deadline_minutes: Annotated[float, Field(gt=0.0, le=525_600.0)] = 1440.0
+    rehearsal_minutes: Annotated[float, Field(ge=0.0, le=525_600.0)] | None = None
 
 
 class Scenario(Settings):

@@ -25,6 +25,10 @@ CREATE TABLE IF NOT EXISTS asked (
     request_id TEXT NOT NULL, silo TEXT NOT NULL, state TEXT NOT NULL, refusal BLOB, changed TEXT NOT NULL,
     PRIMARY KEY (request_id, silo)
 ) STRICT;
+CREATE TABLE IF NOT EXISTS reports (
+    request_id TEXT NOT NULL, silo TEXT NOT NULL, report BLOB NOT NULL, changed TEXT NOT NULL,
+    PRIMARY KEY (request_id, silo)
+) STRICT;
 """
 
 
@@ -100,8 +104,17 @@ class Store:
         """How far a silo is with a request."""
         self._db.execute(
             "INSERT OR REPLACE INTO asked VALUES (?, ?, ?, ?, ?)",
-            (request_id, silo, state, refusal, datetime.now(UTC).isoformat(timespec="seconds")),
+            (request_id, silo, state, refusal, _now()),
         )
+
+    def add_report(self, request_id: str, silo: str, report: bytes) -> None:
+        """Keep what a silo said in a dry round; the latest word counts."""
+        self._db.execute("INSERT OR REPLACE INTO reports VALUES (?, ?, ?, ?)", (request_id, silo, report, _now()))
+
+    def reports(self) -> dict[tuple[str, str], bytes]:
+        """What silos said last in dry rounds, by request and silo."""
+        rows = self._db.execute("SELECT request_id, silo, report FROM reports ORDER BY rowid").fetchall()
+        return {(request_id, silo): bytes(report) for request_id, silo, report in rows}
 
     def asked(self, *, request_id: str | None = None, silo: str | None = None) -> list[Asked]:
         """What the exchange asked; a silo whose release is here has released, whatever it said before."""
@@ -139,6 +152,10 @@ class Store:
             "SELECT sha256 FROM releases WHERE request_id = ? AND silo = ?", (request_id, silo)
         ).fetchone()
         return None if row is None else str(row[0])
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def read_stored(folder: Path, digest: str) -> bytes:

@@ -106,6 +106,16 @@ class Coordinator:
             return None
 
     @property
+    def submitted_file(self) -> Path:
+        """The queue of runs of a standing server."""
+        return self._state / "runs.sqlite"
+
+    @property
+    def standing_lock(self) -> Path:
+        """Held by a standing server."""
+        return self._state / "serve.lock"
+
+    @property
     def log_file(self) -> Path:
         """What was refused, and what came."""
         return self._state / "exchange.log"

@@ -4,6 +4,8 @@ Nodes are the silos of a roster, connected or not. `send_and_receive` queues the
 answer per silo as it comes: a release from the store (at once, when it is there already), a refusal, or an error for a
 silo in trouble, one that was revoked, or one that did not answer in time. A silo whose operator has still to decide
 counts as not having answered.
+
+Messages of a dry round (`query.plan`) are pushed and pulled: their replies are reports to this very round.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from flwr.app import Error, Message
 from dpdd.common.errors import DpddError
 from dpdd.common.wire.answer import SignedReleaseBytes, encode_answer
 from dpdd.server.run.roster import Roster
-from dpdd.server.transport.request_queue import RequestQueue, settled
+from dpdd.server.transport.request_queue import Rehearsal, RequestQueue, settled
 from dpdd.server.transport.silo_grid import COORDINATOR, SiloGrid
 
 IN_TROUBLE, NO_ANSWER, REVOKED = 1000, 1001, 1002
@@ -65,16 +67,22 @@ class ExchangeGrid(SiloGrid):
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Queue the requests."""
         ids = []
-        asked: dict[bytes, list[_Pushed]] = {}
+        asked: dict[tuple[str, bytes], list[Message]] = {}
         for message in messages:
             request = flower.unpack(message.content, "dpdd.v1.ReleaseRequest")
-            silo = self._names[message.metadata.dst_node_id]
-            pushed = _Pushed(message, hashlib.sha256(request).hexdigest(), silo)
-            asked.setdefault(request, []).append(pushed)
-            self._pushed[message.metadata.message_id] = pushed
+            asked.setdefault((message.metadata.message_type, request), []).append(message)
             ids.append(message.metadata.message_id)
-        for request, those in asked.items():
-            self._queue.ask(those[0].request_id, request, [pushed.silo for pushed in those])
+        for (action, request), those in asked.items():
+            request_id = hashlib.sha256(request).hexdigest()
+            silos = [self._names[message.metadata.dst_node_id] for message in those]
+            rehearsal = None
+            if action == flower.PLAN:
+                rehearsal = self._queue.rehearse(request_id, request, silos)
+            else:
+                self._queue.end_rehearsals()
+                self._queue.ask(request_id, request, silos)
+            for message, silo in zip(those, silos, strict=True):
+                self._pushed[message.metadata.message_id] = _Pushed(message, request_id, silo, rehearsal)
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
@@ -121,6 +129,8 @@ class ExchangeGrid(SiloGrid):
 
     def _reply(self, pushed: _Pushed, revoked: Collection[str]) -> Message | None:
         """The answer to a message, if there is one."""
+        if pushed.rehearsal is not None:
+            return self._report(pushed, pushed.rehearsal, revoked)
         digest = self._queue.digest(pushed.request_id, pushed.silo)
         if digest is not None:
             return pushed.answered(encode_answer(SignedReleaseBytes(self._queue.read(digest))))
@@ -131,6 +141,17 @@ class ExchangeGrid(SiloGrid):
             return pushed.failed(IN_TROUBLE, "the silo could not answer; its own log says why")
         if pushed.silo in revoked:
             return pushed.failed(REVOKED, "was revoked before it answered")
+        return None
+
+    def _report(self, pushed: _Pushed, rehearsal: Rehearsal, revoked: Collection[str]) -> Message | None:
+        """What a silo reported in a dry round, if anything."""
+        report = self._queue.reported(rehearsal, pushed.silo)
+        if report:
+            return Message(flower.pack(report, "dpdd.v1.PlanReport"), reply_to=pushed.message)
+        if report is not None:
+            return pushed.failed(IN_TROUBLE, "the silo could not say what it would do; its own log says why")
+        if pushed.silo in revoked:
+            return pushed.failed(REVOKED, "is revoked")
         return None
 
     def _timed_out(self, pushed: _Pushed, deadline: Deadline) -> Message:
@@ -149,6 +170,7 @@ class _Pushed:
     message: Message
     request_id: str
     silo: str
+    rehearsal: Rehearsal | None = None
 
     def answered(self, answer: bytes) -> Message:
         return Message(flower.pack(answer, "dpdd.v1.Answer"), reply_to=self.message)

@@ -45,7 +45,11 @@ class SiloEntry:
     @property
     def state(self) -> str:
         """For people."""
-        return "revoked" if self.revoked else "joined" if self.joined else "enrolled"
+        if self.revoked:
+            return "revoked"
+        if self.joined:
+            return "joined" if self.certificate_expires else "by file"
+        return "enrolled"
 
 
 class Unknown(IntegrityError):
@@ -123,6 +127,22 @@ class Registry:
             db.execute("UPDATE tokens SET certificate = ? WHERE hash = ?", (fingerprint, token_hash))
             db.execute("UPDATE silos SET release_key = ?, joined = ? WHERE name = ?", (release_key, self._now(), silo))
             return silo, certificate
+
+    def add_key(self, silo: str, release_key: bytes) -> None:
+        """Know the key of a silo that sends its releases as files; it needs no certificate for that."""
+        with self._writing() as db:
+            known, revoked = db.execute(
+                "SELECT release_key, revoked FROM silos WHERE name = ?", (silo,)
+            ).fetchone() or (None, None)
+            if revoked is not None:
+                raise Revoked(f"silo {silo} is revoked")
+            if known is not None and known != release_key:
+                raise IntegrityError(f"silo {silo} has another release key here already; a new key has a new name")
+            db.execute("INSERT OR IGNORE INTO silos (name, enrolled) VALUES (?, ?)", (silo, self._now()))
+            db.execute(
+                "UPDATE silos SET release_key = ?, joined = coalesce(joined, ?) WHERE name = ?",
+                (release_key, self._now(), silo),
+            )
 
     def revoke(self, silo: str) -> None:
         """Shut a silo out, now and for ever; its releases stay."""

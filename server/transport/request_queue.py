@@ -1,38 +1,69 @@
 """The queue of one run's requests: what was asked of which silo, and how far that is. Service and grid meet here.
 
-Every change is in the run's store before those who wait are woken, so a server that dies knows where it was.
+Every change is in the run's store before those who wait are woken, so a server that dies knows where it was. What is
+sent to silos is what this process asked: a run that goes on asks again, after its dry round.
 """
 
 from __future__ import annotations
 
 import fcntl
+import secrets
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from dpdd.common.errors import ConfigError
+from dpdd.common.errors import ConfigError, DpddError
 from dpdd.common.wire.answer import Reason, Refusal, decode_answer, encode_answer
+from dpdd.common.wire.exchange import NONCE
 from dpdd.server.run.store import Asked, Store
 
 
+@dataclass(frozen=True)
+class Rehearsal:
+    """A dry round of one request: `nonce` names it, so that no report of an earlier one is taken for its own."""
+
+    nonce: bytes
+    request_id: str
+    request: bytes
+    silos: frozenset[str]
+
+
+class RunEnded(DpddError):
+    """Somebody speaks of a run whose queue is closed."""
+
+
 class RequestQueue:
-    """Requests, releases and refusals of one run; safe to use from many threads."""
+    """Requests, releases and refusals of one run; safe to use from many threads. Once it is closed, RunEnded."""
 
     def __init__(self, folder: Path) -> None:
         self._lock = threading.RLock()
         self._changed, self._requested = threading.Condition(self._lock), threading.Condition(self._lock)
         self._version = self._request_version = 0
-        self._store = Store(folder)
-        self._lock_file = _hold(folder / "lock")
+        self._asked: set[tuple[str, str]] = set()
+        self._rehearsals: dict[bytes, Rehearsal] = {}
+        self._reports: dict[tuple[bytes, str], bytes] = {}
+        self._open_store: Store | None = Store(folder)
+        self._lock_file = hold(folder / "lock", f"{folder}: another dpdd-server serves this run")
         self.partial = folder / "partial"
         self.partial.mkdir(exist_ok=True)
 
     def close(self) -> None:
-        """Let go of the store."""
+        """Let go of the store; who waits here is woken."""
         with self._lock:
-            self._store.close()
-            self._lock_file.close()
+            if self._open_store is not None:
+                self._open_store.close()
+                self._open_store = None
+                self._lock_file.close()
+                self.wake()
+                self._notify()
+
+    @property
+    def _store(self) -> Store:
+        if self._open_store is None:
+            raise RunEnded("this run has ended; what is on its way can be taken when it goes on")
+        return self._open_store
 
     def ask(self, request_id: str, request: bytes, silos: Iterable[str]) -> None:
         """Put a request to silos, again where one refused earlier; those whose release is here are not asked."""
@@ -42,13 +73,61 @@ class RequestQueue:
             for silo in silos:
                 if silo not in have:
                     self._store.note(request_id, silo, "asked")
+                    self._asked.add((request_id, silo))
             self.wake()
             self._notify()
 
     def open_for(self, silo: str) -> list[Asked]:
-        """The requests that this silo has not answered for good."""
+        """The requests that this silo was asked and has not answered for good."""
         with self._lock:
-            return [row for row in self._store.asked(silo=silo) if not settled(row)]
+            rows = self._store.asked(silo=silo)
+            return [row for row in rows if (row.request_id, silo) in self._asked and not settled(row)]
+
+    def owes(self, silo: str) -> bool:
+        """Whether this silo was asked something that it has not answered for good; known also after the run's end."""
+        with self._lock:
+            return any(who == silo for _, who in self._asked)
+
+    def rehearse(self, request_id: str, request: bytes, silos: Iterable[str]) -> Rehearsal:
+        """Begin a dry round: these silos are to report what they would do with the request."""
+        rehearsal = Rehearsal(secrets.token_bytes(NONCE), request_id, request, frozenset(silos))
+        with self._lock:
+            self._rehearsals[rehearsal.nonce] = rehearsal
+            self.wake()
+        return rehearsal
+
+    def rehearsals_for(self, silo: str) -> Iterator[Rehearsal]:
+        """The dry rounds in which this silo has not reported."""
+        with self._lock:
+            rounds = list(self._rehearsals.values())
+            done = {nonce for nonce, reporter in self._reports if reporter == silo}
+        return (each for each in rounds if silo in each.silos and each.nonce not in done)
+
+    def rehearsal(self, nonce: bytes, silo: str) -> Rehearsal | None:
+        """The dry round of that name, if this silo is in it."""
+        with self._lock:
+            found = self._rehearsals.get(nonce)
+        return found if found is not None and silo in found.silos else None
+
+    def report(self, rehearsal: Rehearsal, silo: str, report: bytes) -> None:
+        """A silo reported its plan; nothing, if it could not. Its first word in a dry round counts."""
+        with self._lock:
+            if (rehearsal.nonce, silo) not in self._reports:
+                if report:
+                    self._store.add_report(rehearsal.request_id, silo, report)
+                self._reports[rehearsal.nonce, silo] = report
+                self._notify()
+
+    def reported(self, rehearsal: Rehearsal, silo: str) -> bytes | None:
+        """A silo's report, empty if it could not tell; None when nothing came."""
+        with self._lock:
+            return self._reports.get((rehearsal.nonce, silo))
+
+    def end_rehearsals(self) -> None:
+        """The dry round is over: it is not sent any more."""
+        with self._lock:
+            self._rehearsals.clear()
+            self._reports.clear()
 
     def request(self, request_id: str) -> bytes:
         """The bytes of a request that was asked."""
@@ -76,6 +155,8 @@ class RequestQueue:
             if self._store.digest(refusal.request_id, refusal.silo) is not None:
                 return
             self._store.note(refusal.request_id, refusal.silo, "refused", encode_answer(refusal))
+            if refusal.reason is not Reason.AWAITING_APPROVAL:
+                self._asked.discard((refusal.request_id, refusal.silo))
             self._notify()
 
     def digest(self, request_id: str, silo: str) -> str | None:
@@ -85,13 +166,16 @@ class RequestQueue:
 
     def read(self, digest: str) -> bytes:
         """A stored release."""
-        return self._store.read(digest)
+        with self._lock:
+            store = self._store
+        return store.read(digest)
 
     def adopt(self, path: Path, digest: str, request_id: str, silo: str) -> None:
         """A checked and synced release arrived: move it into the store."""
         with self._lock:
             self._store.adopt(path, digest, request_id, silo)
             self._store.note(request_id, silo, "released")
+            self._asked.discard((request_id, silo))
             self._notify()
 
     def wait(self, version: int, timeout: float) -> int:
@@ -117,14 +201,15 @@ class RequestQueue:
         self._changed.notify_all()
 
 
-def _hold(path: Path) -> IO[bytes]:
-    """The run is served by one process at a time. A lock of the process, not of the file: a child does not keep it."""
+def hold(path: Path, otherwise: str) -> IO[bytes]:
+    """A lock for one process at a time, or a ConfigError. A lock of the process, not of the file: a child does not keep
+    it."""
     file = path.open("ab")
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         file.close()
-        raise ConfigError(f"{path.parent}: another dpdd-server serves this run") from None
+        raise ConfigError(otherwise) from None
     return file
 
 

@@ -16,15 +16,14 @@ from dpdd.common.errors import ConfigError, DpddError
 from dpdd.common.files.atomic import write_atomically
 from dpdd.common.progress import Console
 from dpdd.common.synthesis.runner import SynthesisRunner
-from dpdd.server.run.origin import keep_origin
+from dpdd.server.run.folder import ROSTER, SCENARIO, STORE, keep_scenario
 from dpdd.server.run.roster import Roster
 from dpdd.server.run.scenario import Scenario, load_scenario
 from dpdd.server.transport.coordinator import Coordinator
 from dpdd.server.transport.grid import Deadline, ExchangeGrid
 from dpdd.server.transport.request_queue import RequestQueue
 from dpdd.server.transport.service import Address, ExchangeServer
-
-SCENARIO = "scenario.toml"
+from dpdd.server.transport.silo_grid import NobodyGrid
 
 
 def deadline_of(scenario: Scenario, minutes: float | None = None) -> Deadline:
@@ -45,32 +44,82 @@ def run(
     deadline_minutes: float | None = None,
     open_enrolment: bool = False,
     runner: SynthesisRunner | None = None,
+    rehearsal: bool = True,
 ) -> dict[str, Any]:
     """What `metrics.json` holds in the end. Running again in the same folder asks only those who have not answered."""
-    from dpdd.server.app import run_on
     from dpdd.server.run.checks import check_before_asking
 
     scenario = load_scenario(str(scenario_file))
-    runner = runner or SynthesisRunner()
-    deadline = deadline_of(scenario, deadline_minutes)
+    deadline_of(scenario, deadline_minutes)
     check_before_asking(scenario)
-    _keep_scenario(scenario, scenario_file, folder)
-    started = time.monotonic()
-    queue = RequestQueue(folder / "store")
+    keep_scenario(scenario, scenario_file, folder)
+    queue = RequestQueue(folder / STORE)
     try:
         with serving(coordinator, queue, address, console, open_enrolment=open_enrolment):
-            roster = wait_for_silos(coordinator, deadline, console)
-            roster.save(folder / "silos.json")
-            left = replace(deadline, spent=time.monotonic() - started)
-            grid = ExchangeGrid(queue, roster, left, _progress_reporter(console), coordinator.registry.revoked)
-            return run_on(grid, str(folder / SCENARIO), folder, runner, console)
+            return drive(
+                coordinator,
+                queue,
+                scenario,
+                folder,
+                console,
+                deadline_minutes=deadline_minutes,
+                runner=runner,
+                rehearsal=rehearsal,
+            )
+    finally:
+        queue.close()
+
+
+def drive(
+    coordinator: Coordinator,
+    queue: RequestQueue,
+    scenario: Scenario,
+    folder: Path,
+    console: Console,
+    *,
+    deadline_minutes: float | None = None,
+    runner: SynthesisRunner | None = None,
+    rehearsal: bool = True,
+) -> dict[str, Any]:
+    """Wait for the silos to join, and run the `ServerApp` over an exchange that serves this queue."""
+    from dpdd.server.app import run_on
+
+    deadline, started = deadline_of(scenario, deadline_minutes), time.monotonic()
+    roster = wait_for_silos(coordinator, deadline, console)
+    roster.save(folder / ROSTER)
+    left = replace(deadline, spent=time.monotonic() - started)
+    grid = ExchangeGrid(queue, roster, left, _progress_reporter(console), coordinator.registry.revoked)
+    return run_on(
+        grid,
+        str(folder / SCENARIO),
+        folder,
+        runner or SynthesisRunner(),
+        console,
+        rehearsal=rehearsal,
+        deadline_minutes=deadline_minutes,
+    )
+
+
+def build(coordinator: Coordinator, folder: Path, console: Console, runner: SynthesisRunner) -> dict[str, Any]:
+    """Make what can be made of the releases in a run's folder. Nobody is served, and nobody asked."""
+    from dpdd.server.app import run_on
+
+    queue = RequestQueue(folder / STORE)  # no other process is at it
+    try:
+        coordinator.registry.roster().save(folder / ROSTER)
+        return run_on(NobodyGrid(), str(folder / SCENARIO), folder, runner, console)
     finally:
         queue.close()
 
 
 @contextmanager
 def serving(
-    coordinator: Coordinator, queue: RequestQueue, address: Address, console: Console, *, open_enrolment: bool = False
+    coordinator: Coordinator,
+    queue: RequestQueue | None,
+    address: Address,
+    console: Console,
+    *,
+    open_enrolment: bool = False,
 ) -> Iterator[ExchangeServer]:
     """The exchange, up while in here; `serving.json` says where."""
     with ExchangeServer(coordinator, queue, address, open_enrolment=open_enrolment) as server:
@@ -115,26 +164,6 @@ def wait_for_silos(coordinator: Coordinator, deadline: Deadline, console: Consol
     for name in sorted(coordinator.registry.revoked()):
         console.say(f"  without {name}: it is revoked")
     return roster
-
-
-def scenario_of(folder: Path) -> Path:
-    """The scenario that a run in `folder` was started with."""
-    path = folder / SCENARIO
-    if not path.exists():
-        raise ConfigError(f"{folder}: no run was started here; `dpdd-server run SCENARIO --out {folder}` starts one")
-    return path
-
-
-def _keep_scenario(scenario: Scenario, path: Path, folder: Path) -> None:
-    """The run's own copy, for `resume`. It may change (to synthesise anew, say), but stays the same run's."""
-    folder.mkdir(parents=True, exist_ok=True)
-    kept = folder / SCENARIO
-    if kept.exists() and (before := load_scenario(str(kept)).name) != scenario.name:
-        raise ConfigError(f"{folder}: this is a run of the scenario {before!r}; choose another --out")
-    text = path.read_bytes()
-    keep_origin(path, kept, needed=scenario.data.names_files)
-    if not kept.exists() or kept.read_bytes() != text:
-        write_atomically(kept, text)
 
 
 def _progress_reporter(console: Console) -> Any:

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 
 import grpc
@@ -14,11 +15,13 @@ from dpdd.common.errors import ConfigError, DpddError, WireError
 from dpdd.common.wire.answer import Refusal, decode_answer
 from dpdd.common.wire.exchange import MOST_MESSAGE, MOST_REQUEST, Manifest, Piece, read_part, sign_request
 from dpdd.common.wire.parsing import check, parse, shown
+from dpdd.common.wire.plan import MOST_REPORT, encode_report, report_from_wire
 from dpdd.server.transport.authority import requested
 from dpdd.server.transport.calls import Call, Calls, Gone, Superseded, refusing
 from dpdd.server.transport.coordinator import Coordinator
+from dpdd.server.transport.current_run import CurrentRun
 from dpdd.server.transport.registry import Revoked
-from dpdd.server.transport.request_queue import RequestQueue
+from dpdd.server.transport.request_queue import RequestQueue, RunEnded
 from dpdd.server.transport.uploads import Upload, Uploads
 from dpdd.v1 import exchange_pb2, refusal_pb2, transfer_pb2
 
@@ -64,15 +67,15 @@ class Address:
 
 
 class ExchangeServer:
-    """Serves one run's request queue to the silos in a coordinator's registry."""
+    """Serves the request queue of one run at a time to the silos in a coordinator's registry."""
 
     def __init__(
-        self, coordinator: Coordinator, queue: RequestQueue, address: Address, *, open_enrolment: bool = False
+        self, coordinator: Coordinator, queue: RequestQueue | None, address: Address, *, open_enrolment: bool = False
     ) -> None:
         if open_enrolment and address.host != LOOPBACK:
             raise ConfigError(f"--loopback-demo lets anybody join: it listens on {LOOPBACK} and nowhere else")
-        self._coordinator, self._queue, self._open = coordinator, queue, open_enrolment
-        self._calls, self._uploads = Calls(coordinator.registry), Uploads(queue)
+        self._coordinator, self._current, self._open = coordinator, CurrentRun(queue), open_enrolment
+        self._calls, self._uploads = Calls(coordinator.registry), Uploads(self._current.queue)
         self._stopping = threading.Event()
         self._streams: dict[str, Call] = {}
         self._pools = [
@@ -93,10 +96,14 @@ class ExchangeServer:
         self._enrolment.start()
         threading.Thread(target=self._housekeeping, daemon=True, name="exchange-housekeeping").start()
 
+    def switch(self, queue: RequestQueue | None) -> None:
+        """Serve another run's queue from now on, or none. Silos stay connected."""
+        self._current.switch(queue)
+
     def stop(self, grace: float = 2.0) -> None:
         """Stop: streams end at once, uploads get `grace` seconds."""
         self._stopping.set()
-        self._queue.wake()
+        self._current.wake()
         ended = [self._server.stop(grace), self._enrolment.stop(grace)]
         for event in ended:
             event.wait(grace + 5.0)
@@ -171,6 +178,7 @@ class ExchangeServer:
                 "Status": one(self._answering("Status", self._status)),
                 "Upload": one(self._upload),
                 "Refuse": one(self._answering("Refuse", self._refuse)),
+                "Report": one(self._answering("Report", self._report)),
                 "Heartbeat": one(self._answering("Heartbeat", self._heartbeat)),
             },
         )
@@ -195,19 +203,40 @@ class ExchangeServer:
             log.info("silo %s is connected (%s, %s)", call.silo, query.software, context.peer())
             context.send_initial_metadata(())
             self._streams[call.silo] = call
-            sent: set[str] = set()
-            version = -1
             while not self._stopping.is_set():
-                call.check()  # revoked or expired since?
-                if self._streams[call.silo] is not call:
-                    raise Superseded(f"silo {call.silo} has connected a second time; one node runs for a silo")
-                before, version = version, self._queue.wait_for_requests(version, _TICK)
-                for row in self._queue.open_for(call.silo) if version != before else ():
-                    if row.request_id not in sent or row.state == "asked":  # or asked once more
-                        yield sign_request(self._queue.request(row.request_id), self._coordinator.request_key)
-                        sent.add(row.request_id)
-                        self._queue.note(row.request_id, call.silo, "delivered")
-                        log.info("request %s went to silo %s", row.request_id[:12], call.silo)
+                queue = self._current.wait(_TICK)
+                if queue is None:
+                    self._check_stream(call)
+                    continue
+                with suppress(RunEnded):
+                    yield from self._requests_of(queue, call)
+                if queue.owes(call.silo):
+                    return  # so that it forgets what it has not decided on: nobody waits for that now
+
+    def _check_stream(self, call: Call) -> None:
+        """Raise when this stream of a silo should end."""
+        call.check()  # revoked or expired since?
+        if self._streams[call.silo] is not call:
+            raise Superseded(f"silo {call.silo} has connected a second time; one node runs for a silo")
+
+    def _requests_of(self, queue: RequestQueue, call: Call) -> Iterator[bytes]:
+        """The requests of one run for a silo, as they come; RunEnded at the end of that run."""
+        sent, rehearsed = set[str](), set[bytes]()
+        version, key = -1, self._coordinator.request_key
+        while not self._stopping.is_set() and self._current.wait(0.0) is queue:
+            self._check_stream(call)
+            before, version = version, queue.wait_for_requests(version, _TICK)
+            for rehearsal in queue.rehearsals_for(call.silo) if version != before else ():
+                if rehearsal.nonce not in rehearsed:
+                    yield sign_request(rehearsal.request, key, rehearsal.nonce)
+                    rehearsed.add(rehearsal.nonce)
+                    log.info("a dry round of request %s went to silo %s", rehearsal.request_id[:12], call.silo)
+            for row in queue.open_for(call.silo) if version != before else ():
+                if row.request_id not in sent or row.state == "asked":  # or asked once more
+                    yield sign_request(queue.request(row.request_id), key)
+                    sent.add(row.request_id)
+                    queue.note(row.request_id, call.silo, "delivered")
+                    log.info("request %s went to silo %s", row.request_id[:12], call.silo)
 
     def _status(self, data: bytes, call: Call) -> bytes:
         manifest = self._manifest(parse(transfer_pb2.Manifest, data, most_bytes=1 << 12), call)
@@ -253,9 +282,25 @@ class ExchangeServer:
         assert isinstance(answer, Refusal)
         check(answer.silo == call.silo, f"a refusal by silo {shown(answer.silo)}, sent by silo {call.silo}")
         self._check_asked(answer.request_id, call)
-        self._queue.refuse(answer)
+        self._current.queue().refuse(answer)
         what = (call.silo, answer.request_id[:12], answer.reason.words, answer.message)
         log.info("silo %s refused request %s (%s): %s", *what)
+        return exchange_pb2.Receipt().SerializeToString()
+
+    def _report(self, data: bytes, call: Call) -> bytes:
+        message = parse(exchange_pb2.RehearsalReport, data, most_bytes=MOST_REPORT + (1 << 10))
+        queue = self._current.queue()
+        rehearsal = queue.rehearsal(message.rehearsal, call.silo)
+        if rehearsal is None:
+            raise NotAsked(f"no dry round of that name is going on with silo {call.silo}")
+        encoded = b""
+        if message.HasField("report"):
+            report = report_from_wire(message.report)
+            check(report.silo == call.silo, f"a report by silo {shown(report.silo)}, sent by silo {call.silo}")
+            check(report.request_id == rehearsal.request_id, "a report about another request than the dry round's")
+            encoded = encode_report(report)
+        queue.report(rehearsal, call.silo, encoded)
+        log.info("silo %s reported on request %s", call.silo, rehearsal.request_id[:12])
         return exchange_pb2.Receipt().SerializeToString()
 
     def _heartbeat(self, data: bytes, call: Call) -> bytes:
@@ -264,7 +309,7 @@ class ExchangeServer:
         if beat.in_trouble_with:
             check(len(beat.in_trouble_with) == 32, "a request is named by the 32 bytes of a SHA-256")
             self._check_asked(beat.in_trouble_with.hex(), call)
-            self._queue.note(beat.in_trouble_with.hex(), call.silo, "in trouble")
+            self._current.queue().note(beat.in_trouble_with.hex(), call.silo, "in trouble")
             log.warning("silo %s could not answer request %s", call.silo, beat.in_trouble_with.hex()[:12])
         self._coordinator.registry.seen(call.silo, beat.doing)
         return exchange_pb2.Receipt().SerializeToString()
@@ -275,7 +320,7 @@ class ExchangeServer:
         return manifest
 
     def _check_asked(self, request_id: str, call: Call) -> None:
-        if self._queue.row(request_id, call.silo) is None:
+        if self._current.queue().row(request_id, call.silo) is None:
             raise NotAsked(f"request {request_id[:12]} was not put to silo {call.silo} in this run")
 
 

@@ -58,3 +58,22 @@ class SiloGrid(Grid, ABC):
     def silo_of(self, node: int) -> str:
         """The name of the silo behind a node."""
         return self._names[node]
+
+
+class NobodyGrid(SiloGrid):
+    """A grid without a silo: a run on it makes what it can of the releases that it has."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """There is nobody to send to."""
+        return []
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Nobody answers."""
+        return []
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        """Nobody answers."""
+        return []

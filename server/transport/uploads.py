@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -43,9 +43,9 @@ class _Turn:
 
 
 class Uploads:
-    """The partial files of one run."""
+    """The partial files of the run that `queue` gives: the current one. An upload stays with the run it began in."""
 
-    def __init__(self, queue: RequestQueue) -> None:
+    def __init__(self, queue: Callable[[], RequestQueue]) -> None:
         self._queue = queue
         self._slots = threading.BoundedSemaphore(AT_ONCE)
         self._lock = threading.Lock()
@@ -61,9 +61,10 @@ class Uploads:
         """How much of a payload is here, and whether it is stored for good. Ends an upload of this silo: who asks has
         lost its connection, and needs to know where that one really got to."""
         with self._turn(call):
-            if self._stored(manifest, call.silo):
+            queue = self._queue()
+            if _stored(queue, manifest, call.silo):
                 return manifest.size, True
-            path = self._path(manifest, call.silo)
+            path = _path(queue, manifest, call.silo)
             size = path.stat().st_size if path.exists() else 0
             return (size if size <= manifest.size else 0), False
 
@@ -71,14 +72,15 @@ class Uploads:
     def open(self, manifest: Manifest, call: Call) -> Iterator[Upload | None]:
         """An upload to go on with; None when the payload is stored already."""
         with self._turn(call):
-            if self._stored(manifest, call.silo):
+            queue = self._queue()
+            if _stored(queue, manifest, call.silo):
                 yield None
                 return
-            path = self._path(manifest, call.silo)
-            for other in self._queue.partial.glob(f"{_prefix(call.silo, manifest.request_id)}.*"):
+            path = _path(queue, manifest, call.silo)
+            for other in queue.partial.glob(f"{_prefix(call.silo, manifest.request_id)}.*"):
                 if other != path:
                     other.unlink(missing_ok=True)  # one partial per request: a silo cannot fill the disk with them
-            with self._slot(call), Upload(path, manifest, call.silo, self._queue, self._background) as upload:
+            with self._slot(call), Upload(path, manifest, call.silo, queue, self._background) as upload:
                 self._writing[upload] = call
                 try:
                     yield upload
@@ -113,15 +115,6 @@ class Uploads:
 
     def _slot(self, call: Call) -> AbstractContextManager[None]:
         return _held(self._slots, call)
-
-    def _stored(self, manifest: Manifest, silo: str) -> bool:
-        digest = self._queue.digest(manifest.request_id, silo)
-        if digest is not None and digest != manifest.sha256:
-            raise IntegrityError(f"silo {silo} sent a second, different release for one request; the first one stays")
-        return digest is not None
-
-    def _path(self, manifest: Manifest, silo: str) -> Path:
-        return self._queue.partial / f"{_prefix(silo, manifest.request_id)}.{manifest.sha256}"
 
 
 class BackgroundWork:
@@ -241,3 +234,14 @@ def _held(lock: threading.Lock | threading.Semaphore, call: Call) -> Iterator[No
 
 def _prefix(silo: str, request_id: str) -> str:
     return f"{silo}.{request_id}"
+
+
+def _stored(queue: RequestQueue, manifest: Manifest, silo: str) -> bool:
+    digest = queue.digest(manifest.request_id, silo)
+    if digest is not None and digest != manifest.sha256:
+        raise IntegrityError(f"silo {silo} sent a second, different release for one request; the first one stays")
+    return digest is not None
+
+
+def _path(queue: RequestQueue, manifest: Manifest, silo: str) -> Path:
+    return queue.partial / f"{_prefix(silo, manifest.request_id)}.{manifest.sha256}"

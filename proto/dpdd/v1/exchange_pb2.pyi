@@ -1,3 +1,4 @@
+from dpdd.v1 import plan_pb2 as _plan_pb2
 from dpdd.v1 import refusal_pb2 as _refusal_pb2
 from dpdd.v1 import transfer_pb2 as _transfer_pb2
 from google.protobuf import descriptor as _descriptor
@@ -38,12 +39,22 @@ class RequestsQuery(_message.Message):
     def __init__(self, software: _Optional[str] = ...) -> None: ...
 
 class RequestEnvelope(_message.Message):
-    __slots__ = ("request", "signature")
+    __slots__ = ("request", "signature", "rehearsal")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    REHEARSAL_FIELD_NUMBER: _ClassVar[int]
     request: bytes
     signature: bytes
-    def __init__(self, request: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+    rehearsal: bytes
+    def __init__(self, request: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., rehearsal: _Optional[bytes] = ...) -> None: ...
+
+class RehearsalReport(_message.Message):
+    __slots__ = ("rehearsal", "report")
+    REHEARSAL_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
+    rehearsal: bytes
+    report: _plan_pb2.PlanReport
+    def __init__(self, rehearsal: _Optional[bytes] = ..., report: _Optional[_Union[_plan_pb2.PlanReport, _Mapping]] = ...) -> None: ...
 
 class UploadPart(_message.Message):
     __slots__ = ("manifest", "chunk")

@@ -132,6 +132,11 @@ class ExchangeStub:
                 request_serializer=dpdd_dot_v1_dot_refusal__pb2.Refusal.SerializeToString,
                 response_deserializer=dpdd_dot_v1_dot_exchange__pb2.Receipt.FromString,
                 _registered_method=True)
+        self.Report = channel.unary_unary(
+                '/dpdd.v1.Exchange/Report',
+                request_serializer=dpdd_dot_v1_dot_exchange__pb2.RehearsalReport.SerializeToString,
+                response_deserializer=dpdd_dot_v1_dot_exchange__pb2.Receipt.FromString,
+                _registered_method=True)
         self.Heartbeat = channel.unary_unary(
                 '/dpdd.v1.Exchange/Heartbeat',
                 request_serializer=dpdd_dot_v1_dot_exchange__pb2.Beat.SerializeToString,
@@ -170,6 +175,13 @@ class ExchangeServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Report(self, request, context):
+        """The answer to a dry round.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Heartbeat(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -197,6 +209,11 @@ def add_ExchangeServicer_to_server(servicer, server):
             'Refuse': grpc.unary_unary_rpc_method_handler(
                     servicer.Refuse,
                     request_deserializer=dpdd_dot_v1_dot_refusal__pb2.Refusal.FromString,
+                    response_serializer=dpdd_dot_v1_dot_exchange__pb2.Receipt.SerializeToString,
+            ),
+            'Report': grpc.unary_unary_rpc_method_handler(
+                    servicer.Report,
+                    request_deserializer=dpdd_dot_v1_dot_exchange__pb2.RehearsalReport.FromString,
                     response_serializer=dpdd_dot_v1_dot_exchange__pb2.Receipt.SerializeToString,
             ),
             'Heartbeat': grpc.unary_unary_rpc_method_handler(
@@ -313,6 +330,33 @@ class Exchange:
             target,
             '/dpdd.v1.Exchange/Refuse',
             dpdd_dot_v1_dot_refusal__pb2.Refusal.SerializeToString,
+            dpdd_dot_v1_dot_exchange__pb2.Receipt.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Report(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dpdd.v1.Exchange/Report',
+            dpdd_dot_v1_dot_exchange__pb2.RehearsalReport.SerializeToString,
             dpdd_dot_v1_dot_exchange__pb2.Receipt.FromString,
             options,
             channel_credentials,

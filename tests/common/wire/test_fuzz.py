@@ -24,9 +24,10 @@ from dpdd.common.privacy.events import Gaussian
 from dpdd.common.privacy.privatise import privatise
 from dpdd.common.wire.answer import Reason, Refusal, Shortfall, SignedReleaseBytes, decode_answer, encode_answer
 from dpdd.common.wire.parsing import parse, shown
+from dpdd.common.wire.plan import Cost, Declared, PlanReport, decode_report, encode_report
 from dpdd.common.wire.release import decode_release, open_signed, release_of, sign, signer_of
 from dpdd.common.wire.request import ReleaseRequest, decode_request
-from dpdd.v1 import exchange_pb2, refusal_pb2, release_pb2, request_pb2, transfer_pb2
+from dpdd.v1 import exchange_pb2, plan_pb2, refusal_pb2, release_pb2, request_pb2, transfer_pb2
 
 _KEY = Ed25519PrivateKey.from_private_bytes(bytes(32))
 _REQUEST = ReleaseRequest(
@@ -52,6 +53,16 @@ _RELEASE = release_of(
 )
 _SIGNED = sign(_RELEASE, _KEY)
 _REFUSAL = encode_answer(Refusal(_REQUEST.id, "north", Reason.OVER_BUDGET, "too much", Shortfall(2.0, 0.5)))
+_REPORT = encode_report(
+    PlanReport(
+        _REQUEST.id,
+        "north",
+        Declared(("a", "b"), (1, 4, 4), (0.0, 255.0), "resize"),
+        "dpdd",
+        Cost(1.0, 1e-5, 64),
+        Refusal(_REQUEST.id, "north", Reason.OVER_BUDGET, "too much", Shortfall(2.0, 0.5)),
+    )
+)
 
 Decoder = Callable[[bytes], Any]
 
@@ -67,6 +78,7 @@ DECODERS: dict[str, tuple[Decoder, bytes]] = {
     "signer": (signer_of, _SIGNED),
     "refusal": (decode_answer, _REFUSAL),
     "answer": (decode_answer, encode_answer(SignedReleaseBytes(_SIGNED))),
+    "report": (decode_report, _REPORT),
     "manifest": (
         _parser(transfer_pb2.Manifest),
         transfer_pb2.Manifest(sha256=bytes(32), size=9, request_id=bytes(32)).SerializeToString(),
@@ -185,6 +197,7 @@ def _fill(draw: Callable[[st.SearchStrategy[Any]], Any], message: Message) -> No
         (decode_request, request_pb2.ReleaseRequest),
         (decode_release, release_pb2.Release),
         (decode_answer, refusal_pb2.Answer),
+        (decode_report, plan_pb2.PlanReport),
         (open_signed, release_pb2.SignedRelease),
     ],
 )
@@ -196,12 +209,19 @@ def test_well_framed_nonsense(decode: Decoder, message: type[Message], data: st.
     survives(decode, filled.SerializeToString(deterministic=True))
 
 
-@pytest.mark.parametrize("decode, valid", [(decode_request, _REQUEST.encode()), (decode_release, _RELEASE.encode())])
+PARTS: dict[str, tuple[Decoder, bytes, type[Message]]] = {
+    "request": (decode_request, _REQUEST.encode(), request_pb2.ReleaseRequest),
+    "release": (decode_release, _RELEASE.encode(), release_pb2.Release),
+    "report": (decode_report, _REPORT, plan_pb2.PlanReport),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
 @settings(deadline=None, max_examples=ROUNDS)
 @given(data=st.data())
-def test_valid_messages_with_one_part_replaced_by_nonsense(decode: Decoder, valid: bytes, data: st.DataObject) -> None:
+def test_valid_messages_with_one_part_replaced_by_nonsense(name: str, data: st.DataObject) -> None:
     """Gets past the first checks, to the ones behind them."""
-    kind = request_pb2.ReleaseRequest if decode is decode_request else release_pb2.Release
+    decode, valid, kind = PARTS[name]
     message, nonsense = kind.FromString(valid), kind()
     _fill(data.draw, nonsense)
     field = data.draw(st.sampled_from([f.name for f in kind.DESCRIPTOR.fields]))
@@ -252,6 +272,7 @@ _BOMBS = r"""
 import json, time
 from dpdd.common.errors import IntegrityError, WireError
 from dpdd.common.wire.answer import decode_answer
+from dpdd.common.wire.plan import decode_report
 from dpdd.common.wire.release import decode_release, open_signed
 from dpdd.common.wire.request import ReleaseRequest, decode_request
 from dpdd.v1 import request_pb2
@@ -314,6 +335,8 @@ bombs = {
     "deep objects": (decode_request, lambda: with_(settings='{"a":' * 10_000 + "1" + "}" * 10_000)),
     "many small lists": (decode_request, lambda: with_(settings='{"a":[' + ",".join(["[]"] * 20_000) + ",1e0]}")),
     "a number of 60,000 digits": (decode_request, lambda: with_(settings='{"a":' + "9" * 60_000 + "}")),
+    "a report of 20 MB": (decode_report, lambda: field(3, b"\x0a\x01a" * 6_000_000)),
+    "2 MB of empty declarations": (decode_report, lambda: field(3, b"\x0a\x00" * 250_000)),
     "a refusal of 20 MB": (
         decode_answer, lambda: field(2, field(1, bytes(32)) + field(2, b"a") + b"\x18\x01" + field(4, b"x" * LARGE))
     ),
@@ -343,7 +366,7 @@ def test_bombs_are_refused_quickly_and_in_little_memory() -> None:
     done = subprocess.run([sys.executable, "-c", _BOMBS], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(rows) == 25
+    assert len(rows) == 27
     for name, outcome, text, seconds, megabytes in rows:
         assert outcome == "refused", (name, outcome, text)
         assert text.isprintable() and len(text) < 400, (name, text)

@@ -19,6 +19,7 @@ from dpdd.scenarios.cli import main
 from dpdd.scenarios.simulator.inprocess import grid_of
 from dpdd.scenarios.simulator.silos import set_up, write_silo
 from dpdd.server.app import run_on
+from dpdd.server.run.folder import scenario_of
 from dpdd.server.run.scenario import load_scenario
 from dpdd.server.transport import running
 from tests.common.own_files import CLASSES, striped, write_folder, write_npz
@@ -98,7 +99,7 @@ def test_patients_stay_together_and_a_run_is_resumed_from_its_copy(
     running._keep_scenario(load_scenario("study.toml"), Path("study.toml"), real)
     monkeypatch.chdir(tmp_path)
     (real / "silos.json").write_bytes((out / "silos.json").read_bytes())
-    silent, copy = Console(quiet=True), running.scenario_of(Path("hub") / "stripes")
+    silent, copy = Console(quiet=True), scenario_of(Path("hub") / "stripes")
     grid = grid_of([Silo(path) for path in sorted((out / "silos").iterdir())], silent)
     first = run_on(grid, str(copy), real, SynthesisRunner(workers=1), silent)
     running._keep_scenario(load_scenario(str(copy)), copy, real)  # what `resume` does

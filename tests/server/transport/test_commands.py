@@ -42,7 +42,7 @@ from tests.server.transport.worlds import running as node_of
 
 def scenario(folder: Path, silos: int = 2, quorum: int = 1, minutes: float = 5.0) -> Path:
     path = folder / "tiny.toml"
-    exchange = f"[exchange]\nquorum = {quorum}\ndeadline_minutes = {minutes}\n"
+    exchange = f"[exchange]\nquorum = {quorum}\ndeadline_minutes = {minutes}\nrehearsal_minutes = 0.01\n"
     path.write_text(tiny_scenario(silos, steps=2, more=exchange))
     return path
 

@@ -1,0 +1,34 @@
+"""A run's folder keeps the scenario that it was started with, so that a run can go on without being told it again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dpdd.common.errors import ConfigError
+from dpdd.common.files.atomic import write_atomically
+from dpdd.server.run.origin import keep_origin
+from dpdd.server.run.scenario import Scenario, load_scenario
+
+SCENARIO = "scenario.toml"
+STORE = "store"
+ROSTER = "silos.json"
+
+
+def scenario_of(folder: Path) -> Path:
+    """The scenario that a run in `folder` was started with."""
+    path = folder / SCENARIO
+    if not path.exists():
+        raise ConfigError(f"{folder}: no run was started here; `dpdd-server run SCENARIO --out {folder}` starts one")
+    return path
+
+
+def keep_scenario(scenario: Scenario, path: Path, folder: Path) -> None:
+    """The run's own copy. It may change (to synthesise anew, say), but stays the same run's."""
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = folder / SCENARIO
+    if kept.exists() and (before := load_scenario(str(kept)).name) != scenario.name:
+        raise ConfigError(f"{folder}: this is a run of the scenario {before!r}; choose another folder for this one")
+    text = path.read_bytes()
+    keep_origin(path, kept, needed=scenario.data.names_files)
+    if not kept.exists() or kept.read_bytes() != text:
+        write_atomically(kept, text)
