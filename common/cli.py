@@ -70,6 +70,18 @@ class Commands:
     def main(self, arguments: Sequence[str] | None = None) -> int:
         """Run the sub-command that was asked for; the exit code."""
         arguments = sys.argv[1:] if arguments is None else arguments
+        if "completion" not in self._subparsers.choices:
+            self._add_completion()
+        for name in set(arguments[:1]) & self._late.keys():
+            self._add_late(name)
+        options = self.parser.parse_args(arguments)
+        return guarded(lambda: options.run(options), program=self.parser.prog, debug=options.debug)
+
+    def _add_late(self, name: str) -> None:
+        parser, add_options = self._late.pop(name)
+        add_options(parser)
+
+    def _add_completion(self) -> None:
         shell = self.add(
             "completion",
             self._complete,
@@ -77,19 +89,11 @@ class Commands:
             f"For bash: `source <({self.parser.prog} completion bash)`, in ~/.bashrc to have it always.",
         )
         shell.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
-        for name in set(arguments[:1]) & self._late.keys():
-            self._add_late(name)
-        options = self.parser.parse_args(arguments)
-        return guarded(lambda: options.run(options), program=self.parser.prog, debug=options.debug)
-
-    def _add_late(self, name: str) -> None:
-        parser, add_options = self._late[name]
-        add_options(parser)
 
     def _complete(self, options: argparse.Namespace) -> None:
         from dpdd.common.completion import completion_script
 
-        for name in self._late:
+        for name in list(self._late):
             self._add_late(name)
         names = {argument: tuple(known()) for argument, known in self.names.items()}
         print(completion_script(self.parser, options.shell, names))
