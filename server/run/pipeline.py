@@ -144,7 +144,7 @@ class Run:
         """Ask every silo what it would do; those that would refuse are left out. DpddError below a task's quorum."""
         if self.rehearsal is None:
             return
-        with self.phase("rehearsal"):
+        with self.phase("releases"):
             self.left_out = DryRound(
                 grid,
                 tasks,
