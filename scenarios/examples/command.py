@@ -21,7 +21,10 @@ def add_to(commands: Commands) -> None:
     example.add_argument("name", choices=NAMES, help="which study")
     example.add_argument("folder", type=Path, help="a new folder for it")
     example.add_argument(
-        "--run", action="store_true", help="run it too: a server and three silos as processes, on loopback"
+        "--run",
+        dest="and_run",
+        action="store_true",
+        help="run it too: a server and three silos as processes, on loopback",
     )
     example.add_argument("--quiet", action="store_true", help="no progress")
 
@@ -32,7 +35,7 @@ def example_study(options: argparse.Namespace) -> None:
 
     folder: Path = options.folder
     silos = write(options.name, folder)
-    if options.run:
+    if options.and_run:
         _run(silos, folder, quiet=options.quiet)
         return
     print(f"wrote {folder / 'study.toml'}, and the silos {', '.join(str(silo) for silo in silos)}")

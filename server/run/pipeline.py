@@ -153,6 +153,7 @@ class Run:
                 quorum=self.scenario.exchange.quorum,
                 deadline=self.rehearsal,
                 console=self.console,
+                fit=self.scenario.schema.fit if self.scenario.data.dataset is None else None,
             ).hold()
 
     def gather(self, grid: Grid, asked: Sequence[RequestGroup], store: Store) -> list[Stage]:

@@ -91,11 +91,15 @@ def test_what_ran_costs_what_was_promised(method: dict[str, Any], stages: int, a
 
 def test_every_call_has_noise_of_its_own(answers: list[list[Privatised]]) -> None:
     how = {"epsilon": 8.0, "seed": 7, "synthesis": {"steps": 60, "batch": 12}}
-    first, second = (small(*records(600), **how) for _ in range(2))
+    for _ in range(2):
+        small(*records(600), **how)
     (one,), (other,) = answers
     for name, sums in one.arrays.items():
         assert (sums != other.arrays[name]).mean() > 0.99
-    assert not np.array_equal(first.images, second.images)
+    # What comes of it is seen in SPS's images: those of so small a generator may all collapse to one grey.
+    how |= SPS | {"synthesis": SPS["synthesis"] | {"steps": 10}}
+    first, second = (small(*records(600), **how) for _ in range(2))
+    assert (first.images != second.images).mean() > 0.5
 
 
 def test_a_silo_would_promise_the_same_for_the_same_request(tmp_path: Path, answers: list[list[Privatised]]) -> None:
