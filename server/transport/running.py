@@ -16,6 +16,7 @@ from dpdd.common.errors import ConfigError, DpddError
 from dpdd.common.files.atomic import write_atomically
 from dpdd.common.progress import Console
 from dpdd.common.synthesis.runner import SynthesisRunner
+from dpdd.server.app import run_on  # before anything is served: a signal during imports may be lost
 from dpdd.server.run.folder import ROSTER, SCENARIO, STORE, keep_scenario
 from dpdd.server.run.roster import Roster
 from dpdd.server.run.scenario import Scenario, load_scenario
@@ -82,8 +83,6 @@ def drive(
     rehearsal: bool = True,
 ) -> dict[str, Any]:
     """Wait for the silos to join, and run the `ServerApp` over an exchange that serves this queue."""
-    from dpdd.server.app import run_on
-
     deadline, started = deadline_of(scenario, deadline_minutes), time.monotonic()
     roster = wait_for_silos(coordinator, deadline, console)
     roster.save(folder / ROSTER)
@@ -102,8 +101,6 @@ def drive(
 
 def build(coordinator: Coordinator, folder: Path, console: Console, runner: SynthesisRunner) -> dict[str, Any]:
     """Make what can be made of the releases in a run's folder. Nobody is served, and nobody asked."""
-    from dpdd.server.app import run_on
-
     queue = RequestQueue(folder / STORE)  # no other process is at it
     try:
         coordinator.registry.roster().save(folder / ROSTER)

@@ -201,8 +201,8 @@ class ExchangeServer:
             check(len(query.software) <= 100 and query.software.isprintable(), "unprintable software")
             self._coordinator.registry.seen(call.silo, "connected")
             log.info("silo %s is connected (%s, %s)", call.silo, query.software, context.peer())
+            self._streams[call.silo] = call  # before the silo knows: whoever connects after that replaces it
             context.send_initial_metadata(())
-            self._streams[call.silo] = call
             while not self._stopping.is_set():
                 queue = self._current.wait(_TICK)
                 if queue is None:

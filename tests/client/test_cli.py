@@ -120,7 +120,7 @@ def test_the_log_names_releases_that_are_gone_or_changed(tmp_path: Path, capsys:
     assert run(capsys, "log", "--silo", silo.folder)[0] == 0
     backup = {request.id: silo.outbox.path(request.id).read_bytes() for request in (gone, changed)}
     silo.outbox.path(gone.id).unlink()
-    silo.outbox.path(changed.id).write_bytes(backup[changed.id][:-1] + b"\0")
+    silo.outbox.path(changed.id).write_bytes(backup[changed.id][:-1] + bytes([backup[changed.id][-1] ^ 1]))
     code, out, err = run(capsys, "log", "--silo", silo.folder)
     assert code == 9 and len(err.splitlines()) == 1 and "2 of 3 releases" in err and "backup" in err
     assert f"{gone.id}.release is missing" in err and f"{changed.id}.release is changed" in err and kept.id not in err

@@ -19,9 +19,8 @@ from dpdd.scenarios.cli import main
 from dpdd.scenarios.simulator.inprocess import grid_of
 from dpdd.scenarios.simulator.silos import set_up, write_silo
 from dpdd.server.app import run_on
-from dpdd.server.run.folder import scenario_of
+from dpdd.server.run.folder import keep_scenario, scenario_of
 from dpdd.server.run.scenario import load_scenario
-from dpdd.server.transport import running
 from tests.common.own_files import CLASSES, striped, write_folder, write_npz
 from tests.scenarios.tiny_runs import releases
 
@@ -96,13 +95,13 @@ def test_patients_stay_together_and_a_run_is_resumed_from_its_copy(
 
     # The coordinator's own run of the same file, over a grid of the same silos; then from the copy, from elsewhere.
     real = tmp_path / "hub" / "stripes"
-    running._keep_scenario(load_scenario("study.toml"), Path("study.toml"), real)
+    keep_scenario(load_scenario("study.toml"), Path("study.toml"), real)
     monkeypatch.chdir(tmp_path)
     (real / "silos.json").write_bytes((out / "silos.json").read_bytes())
     silent, copy = Console(quiet=True), scenario_of(Path("hub") / "stripes")
     grid = grid_of([Silo(path) for path in sorted((out / "silos").iterdir())], silent)
     first = run_on(grid, str(copy), real, SynthesisRunner(workers=1), silent)
-    running._keep_scenario(load_scenario(str(copy)), copy, real)  # what `resume` does
+    keep_scenario(load_scenario(str(copy)), copy, real)  # what `resume` does
     again = run_on(grid_of([], silent), str(copy), real, SynthesisRunner(workers=1), silent)
     assert first["dataset"] == again["dataset"] == metrics["dataset"], "the same releases, so the same images"
     assert first["accuracy"] == again["accuracy"] == metrics["accuracy"], "on the same test data"
