@@ -15,7 +15,7 @@ anew, and an evaluation may then read what an earlier release has read.
 >>> from dpdd.client.records.records import Records
 >>> records = Records(np.arange(4000, dtype=np.float32).reshape(1000, 4), np.zeros(1000, np.int64))
 >>> aside = held_out(records, 0.2, bytes(32))
->>> bool(150 < aside.sum() < 250)
+>>> 150 < int(aside.sum()) < 250
 True
 """
 
