@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,13 @@ from dpdd.server.commands.publishing import checked_card
 
 
 def run(name: str, folder: Path, share: float, **changes: str) -> dict[str, Any]:
-    """What `metrics.json` holds after a run of the study with that share of its records, and other settings."""
+    """What `metrics.json` holds after a run of the study with that share of its records, and these settings."""
     silos = [Silo.initialise(silo) for silo in write(name, folder / name, share=share)]
     study = folder / name / "study.toml"
     text = study.read_text()
-    for old, new in changes.items():
-        key = f"\n{old} = "
-        assert key in text
-        start = text.index(key) + len(key)
-        text = text[:start] + new + text[text.index("\n", start) :]
+    for key, value in changes.items():
+        text, times = re.subn(rf"(?m)^{key} = .*$", f"{key} = {value}", text)
+        assert times, key
     study.write_text(text)
     metrics = run_silos(silos, str(study), folder / name / "run", Console(quiet=True))
     assert metrics == json.loads((folder / name / "run" / "metrics.json").read_text())
