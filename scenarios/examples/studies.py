@@ -90,17 +90,17 @@ STUDIES: Mapping[str, Study] = {
         summary="two classes, seven to one, without test data: evaluated at the silos",
         classes={"sound": "disc", "broken": "ring"},
         shape=(1, 28, 28),
-        records={silo: {"sound": 700, "broken": 100} for silo in SILOS},
-        scenario=_SPS
+        records={silo: {"sound": 1400, "broken": 200} for silo in SILOS},
+        scenario=_SPS.replace("[synthesis]", '[synthesis]\npriors = "equal"', 1)
         + _LEARNER
         + """
 [evaluation.at_silos]
-epsilon = 0.5
+epsilon = 1.0
 delta = 1e-5
 models = ["convnet", "teacher"]
 """,
         forms={"east": "npz", "south": "parquet"},
-        budget=1.5,
+        budget=1.8,
         methods=("sps", "evaluation"),
     ),
     "four-of-ten": Study(

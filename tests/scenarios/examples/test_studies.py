@@ -50,7 +50,7 @@ def test_colour_images_of_many_sizes_in_four_classes(tmp_path: Path) -> None:
 
 
 def test_unequal_classes_without_test_data_are_evaluated_at_the_silos(tmp_path: Path) -> None:
-    metrics = run("unequal-classes", tmp_path, 0.5, **QUICK)
+    metrics = run("unequal-classes", tmp_path, 0.25, **QUICK)
     assert not metrics["accuracy"]
     for model in ("convnet", "teacher"):
         figure = metrics["at_silos"]["models"][model]["accuracy"]
