@@ -11,9 +11,11 @@ import pytest
 from dpdd.client.cli import main as client
 from dpdd.client.silo import Silo
 from dpdd.common.progress import Console
+from dpdd.common.wire.request import decode_request
 from dpdd.scenarios.simulator.silos import set_up
 from dpdd.server.cli import main as server
 from dpdd.server.run.scenario import load_scenario
+from dpdd.server.run.store import Store
 from tests import staged
 from tests.scenarios.tiny_runs import tiny_scenario
 from tests.server.transport.worlds import entries
@@ -121,6 +123,9 @@ def test_two_stages_from_request_to_dataset(tmp_path: Path, capsys: pytest.Captu
     assert here.request() == []  # south has not answered
     early = here.failed(server, "resume", here.run, "--offline", "--coordinator", here.home, "--quiet", code=1)
     assert "no silo answered stage 1" in early
+    store = Store(here.run / "store")
+    assert {decode_request(data).stage for data in store.requests()} == {0}  # its input may still change
+    store.close()
     files = {path.name: path for path in here.request("--stage", 1)}  # go on without it
     assert set(files) == {"tiny.stage-1.east.request", "tiny.stage-1.north.request"}
     inputs = {path.read_bytes() for path in files.values()}
