@@ -11,7 +11,7 @@ from dpdd.common.errors import DpddError
 from dpdd.common.methods.base import DataKind
 from dpdd.common.methods.registry import METHODS
 from dpdd.common.progress import Console
-from dpdd.server.run.check import check_scenario
+from dpdd.server.run.checks import check_before_asking
 from dpdd.server.run.scenario import load_scenario
 from dpdd.server.transport import running
 from dpdd.server.transport.coordinator import Coordinator
@@ -46,8 +46,8 @@ def test_a_run_that_cannot_be_is_refused_before_anybody_is_served(tmp_path: Path
 def test_a_method_for_another_kind_of_record_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "tiny.toml"
     path.write_text(tiny_scenario())
-    check_scenario(load_scenario(str(path)))
+    check_before_asking(load_scenario(str(path)))
     for_tables = replace(METHODS["dp-merf"], data_kinds=frozenset({DataKind.TABLE}))
     monkeypatch.setitem(METHODS, "dp-merf", for_tables)
-    with pytest.raises(DpddError, match="dp-merf is for records of kind table"):
-        check_scenario(load_scenario(str(path)))
+    with pytest.raises(DpddError, match="dp-merf takes records of kind table"):
+        check_before_asking(load_scenario(str(path)))
