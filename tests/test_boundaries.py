@@ -43,7 +43,11 @@ def module_of(path: Path, root: Path = ROOT) -> str:
 
 
 def syntax(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(), str(path))
+    while True:
+        try:
+            return ast.parse(path.read_text(), str(path))
+        except SystemError:  # CPython 3.11 loses count when another thread, left by a test before, shows a traceback
+            continue
 
 
 def nodes(tree: ast.AST) -> Iterator[ast.AST]:

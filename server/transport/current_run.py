@@ -12,6 +12,7 @@ class CurrentRun:
 
     def __init__(self, queue: RequestQueue | None = None) -> None:
         self._changed, self._queue = threading.Condition(), queue
+        self._wakes = 0
 
     def switch(self, queue: RequestQueue | None) -> None:
         """Serve this run from now on, or none."""
@@ -29,15 +30,17 @@ class CurrentRun:
         return queue
 
     def wait(self, seconds: float) -> RequestQueue | None:
-        """The queue of the current run; between runs, that of the next one, or None after so long."""
+        """The queue of the current run; between runs, that of the next one, or None after so long, or after `wake`."""
         with self._changed:
-            self._changed.wait_for(lambda: self._queue is not None, seconds)
+            before = self._wakes
+            self._changed.wait_for(lambda: self._queue is not None or self._wakes != before, seconds)
             return self._queue
 
     def wake(self) -> None:
         """Make those who wait look up."""
         with self._changed:
             queue = self._queue
+            self._wakes += 1
             self._changed.notify_all()
         if queue is not None:
             queue.wake()

@@ -206,11 +206,12 @@ class ExchangeServer:
             while not self._stopping.is_set():
                 queue = self._current.wait(_TICK)
                 if queue is None:
-                    self._check_stream(call)
+                    if not self._stopping.is_set():  # else the registry may be closed by now
+                        self._check_stream(call)
                     continue
                 with suppress(RunEnded):
                     yield from self._requests_of(queue, call)
-                if queue.owes(call.silo):
+                if not self._stopping.is_set() and queue.owes(call.silo):
                     return  # so that it forgets what it has not decided on: nobody waits for that now
 
     def _check_stream(self, call: Call) -> None:
