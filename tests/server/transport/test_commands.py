@@ -307,7 +307,7 @@ def test_loopback_stops_everything_when_interrupted_and_when_it_fails(tmp_path: 
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored where tests run in the background
     )
-    until(lambda: (tmp_path / "run" / "coordinator" / "state" / "serving.json").exists(), 60.0)
+    until(lambda: (tmp_path / "run" / "coordinator" / "state" / "serving.json").exists(), 200.0)
     time.sleep(0.5)
     started = children(parent.pid)
     assert started

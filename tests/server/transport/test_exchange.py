@@ -41,7 +41,7 @@ def ask(grid: ExchangeGrid, request: bytes, stage: str = "0") -> dict[str, objec
     return answers
 
 
-def grid_of(here: World, seconds: float = 30.0, quorum: int = 1) -> ExchangeGrid:
+def grid_of(here: World, seconds: float = 200.0, quorum: int = 1) -> ExchangeGrid:
     return ExchangeGrid(here.queue, here.coordinator.registry.roster(), Deadline(seconds, quorum))
 
 

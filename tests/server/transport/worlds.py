@@ -111,7 +111,7 @@ def running(silo: Silo, **options: object) -> Iterator[Node]:
         assert not thread.is_alive(), "the node does not stop"
 
 
-def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
+def until(condition: Callable[[], object], seconds: float = 120.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
