@@ -1,0 +1,74 @@
+"""The public schema of a table: its columns, and which of them is the label.
+
+>>> schema = table_schema({
+...     "kind": "table",
+...     "label": "ward",
+...     "columns": [
+...         {"name": "age", "type": "numeric", "low": 0, "high": 100, "bins": 10, "integer": True},
+...         {"name": "ward", "type": "categorical", "categories": ["heart", "lung"]},
+...     ],
+... }, "silo.toml")
+>>> schema.sizes, schema.label_position
+((10, 2), 1)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from dpdd.common.config import Settings, validate
+from dpdd.common.data.table.columns import Column
+
+MOST_COLUMNS = 4096
+
+
+class TableSchema(Settings):
+    """What coordinator and silos agree on before anybody spends: nothing in it is private."""
+
+    kind: Literal["table"] = "table"
+    label: str = Field(description="the column that the others are to predict; a record without it is dropped")
+    columns: tuple[Annotated[Column, Field(discriminator="type")], ...] = Field(description="all columns, in order")
+
+    @model_validator(mode="after")
+    def _check_columns(self) -> Self:
+        if not 2 <= len(self.columns) <= MOST_COLUMNS:
+            raise ValueError(f"columns must list the label and at least one more, at most {MOST_COLUMNS} in all")
+        names = [column.name for column in self.columns]
+        twice = [name for position, name in enumerate(names) if name in names[:position]]
+        if twice:
+            raise ValueError(f"columns must have different names, but {twice[0]!r} is there twice")
+        if self.label not in names:
+            raise ValueError(f"label must name one of the columns, which {self.label!r} does not")
+        if self.label_column.missing:
+            raise ValueError(f"the label {self.label!r} cannot be missing: leave `missing` out there")
+        if self.label_column.values < 2:
+            raise ValueError(f"the label {self.label!r} must have at least two classes or bins")
+        return self
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns' names, in order."""
+        return tuple(column.name for column in self.columns)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many codes each column has."""
+        return tuple(column.size for column in self.columns)
+
+    @property
+    def label_position(self) -> int:
+        """Where the label stands among the columns."""
+        return self.names.index(self.label)
+
+    @property
+    def label_column(self) -> Column:
+        """The column of the label."""
+        return self.columns[self.label_position]
+
+
+def table_schema(value: Mapping[str, Any], where: str) -> TableSchema:
+    """The section `[data]` of a TOML file as a schema; ConfigError names the first wrong key."""
+    return validate(value, TableSchema, f"{where}: data")
