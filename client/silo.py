@@ -251,6 +251,8 @@ class Silo:
             del records
         if privatised.event != plan.event or privatised.distance > plan.distance:
             raise IntegrityError("the mechanism ran another event than the one it planned; nothing was released")
+        if entropy.releasable and not privatised.releasable:
+            raise IntegrityError("noise or a sample came from another source than the silo's own; nothing was released")
         release = release_of(
             privatised,
             request,

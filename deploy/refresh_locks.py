@@ -1,8 +1,8 @@
 """Write `requirements/*.lock` anew from pyproject.toml: ``python deploy/refresh_locks.py`` (needs uv, and an index).
 
-`server.lock` has what both sides run with, `client.lock` adds what only a silo needs (DICOM), `cuda.lock` what PyTorch's
-Linux builds with CUDA load besides. A lock has names, versions, markers and hashes; where files come from is the installer's
-setting, never the lock's.
+`server.lock` has what both sides run with, `client.lock` adds what only a silo needs (DICOM), `cuda.lock` what
+PyTorch's Linux builds with CUDA load besides. A lock has names, versions, markers and hashes; where files come from is
+the installer's setting, never the lock's.
 """
 
 from __future__ import annotations

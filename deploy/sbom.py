@@ -1,7 +1,7 @@
-"""A software bill of materials (CycloneDX 1.5, JSON) from the locks: ``python deploy/sbom.py client > dpdd-client.cdx.json``.
+"""A software bill of materials (CycloneDX, JSON) from the locks: ``python deploy/sbom.py client > client.cdx.json``.
 
-Components are the locked distributions with all hashes that may be installed, so that whoever holds a file can look it up.
-The bill is a function of the checkout alone: no time and no serial number, so that anybody can make it again and compare.
+Components are the locked distributions with all hashes that may be installed, so that whoever holds a file can look it
+up. The bill is a function of the checkout alone, without time or serial number: anybody can make it again and compare.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Try the lower bounds of pyproject.toml: ``python tests/lowest_versions.py [folder]`` (needs uv, an index and 6 GB).
 
-Installs the lowest version of everything that is declared into a fresh environment and runs a quick part of the tests there.
+Installs the lowest version of everything that is declared into a fresh environment, and runs a quick part of the
+tests there.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Privatised:
     """Arrays that carry their noise for ever, and what making them cost.
 
     `distance` is the statistical distance of all the noise in it to the ideal; `releasable` is False when the noise
-    came from a simulation's seed, or when there is none.
+    or the sample came from a simulation's seed, or when there is no noise.
     """
 
     arrays: Mapping[str, NDArray]
@@ -78,12 +78,13 @@ def privatise(total: ClippedSum, event: Gaussian | PoissonGaussian | NonPrivate,
     elif isinstance(event, PoissonGaussian):
         raise ValueError("only a sum that drew its own sample may be accounted for as sampled")
     distance = noise_distance(event, total.layout)
+    releasable = entropy.releasable and not (isinstance(total, SampledSum) and not total.releasable)
     sums = total._take()
     if not isinstance(event, NonPrivate):
         scale = discrete_gaussian.scale_for(event.sigma * FIXED_POINT_ONE)
         for array in sums.values():
             array += discrete_gaussian.sample(scale, array.size, entropy).reshape(array.shape)
-    return Privatised(sums, event, distance, entropy.releasable, _ONLY_HERE)
+    return Privatised(sums, event, distance, releasable, _ONLY_HERE)
 
 
 def noise_distance(event: Gaussian | PoissonGaussian | NonPrivate, layout: Layout) -> float:

@@ -46,13 +46,14 @@ def sampled_event(sigma: float, rate: float, steps: int) -> Gaussian | PoissonGa
 
 
 class SampledSum(ClippedSum):
-    """A sum over a Poisson sample of `records` records that it draws itself."""
+    """A sum over a Poisson sample of `records` records that it draws itself; `releasable` as its entropy was."""
 
-    __slots__ = ("_not_added", "rate")
+    __slots__ = ("_not_added", "rate", "releasable")
 
     def __init__(self, layout: Layout, rate: float, records: int, entropy: Entropy) -> None:
         super().__init__(layout)
         self.rate = rate
+        self.releasable = entropy.releasable  # who knows the sample has the sum without its amplification
         self._not_added = np.zeros(records, dtype=np.bool_)
         self._not_added[poisson_sample(records, rate, entropy)] = True
 

@@ -309,3 +309,20 @@ def test_the_order_of_events_does_not_matter(budget: Budget) -> None:
 def test_an_untouched_budget() -> None:
     assert spent_epsilon(BUDGET, []) == 0.0
     assert remaining(BUDGET, []) == 1.0
+
+
+@pytest.mark.parametrize("composition", ["auto", "gaussian", "renyi"])
+@pytest.mark.parametrize("epsilon", [0.5, 4.0, 8.0])
+def test_a_distance_costs_one_plus_e_to_the_epsilon_times_itself(composition: str, epsilon: float) -> None:
+    """Two neighbours' outputs are each that far from the ideal's, and one of them is weighed with e^ε."""
+    budget = Budget(epsilon, DELTA, composition)  # type: ignore[arg-type]
+    whole = DELTA / (1.0 + math.exp(epsilon))
+    faint = Gaussian(1e6)
+    assert verdict(budget, [], Spending(faint, 0.9 * whole)).fits
+    assert not verdict(budget, [], Spending(faint, 1.001 * whole)).fits
+    assert not verdict(budget, [Spending(faint, 0.6 * whole)], Spending(faint, 0.5 * whole)).fits
+    sigma = 2.0 * calibrate(gaussian_releases(1), epsilon, DELTA)
+    if composition != "renyi":
+        left = DELTA - 0.5 * whole * (1.0 + math.exp(epsilon))
+        shown = spent_epsilon(budget, [Spending(Gaussian(sigma), 0.5 * whole)])
+        assert shown == pytest.approx(guarantee(Gaussian(sigma), left).epsilon, rel=1e-9)
