@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -39,6 +39,7 @@ from dpdd.common.wire.request import Kind
 from dpdd.server.aggregation.rules import aggregate
 from dpdd.server.aggregation.union import class_counts as union_counts
 from dpdd.server.aggregation.union import opened, union
+from dpdd.server.aggregation.usable import check_statistics, usable_releases
 from dpdd.server.evaluation.at_silos import check as check_at_silos
 from dpdd.server.evaluation.at_silos import sent_models
 from dpdd.server.evaluation.base import Classifier
@@ -55,6 +56,11 @@ from dpdd.server.run.scenario import Scenario
 from dpdd.server.run.store import Store
 
 __all__ = ["Run", "make_request"]
+
+NOISE_ALONE = (
+    "every class is lost in noise: a dataset of these releases would be made of noise alone, so none was made; more "
+    "records, more silos or a larger epsilon help"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,14 +197,29 @@ class Run:
         """A stage that was answered, with the sums over silos."""
         request = now[0].request
         if request.kind is Kind.DISTILLED_SET:
-            return Stage(now, releases, None)
+            return Stage(now, self._usable(releases, lambda release: opened(release, request)), None)
         chosen = method(request.method)
         settings = chosen.settings(request.settings)
         layout = chosen.layout(settings, RunDescription.of(request), request.stage)
         weight = chosen.count_weight(settings, request.stage)
         with self.phase("synthesis"):
-            total = aggregate(releases, layout, self.scenario.method.aggregation, weight)
-        return Stage(now, releases, replace(total, stage_input=request.stage_input))
+            kept = self._usable(releases, lambda release: check_statistics(release, layout, weight, len(releases)))
+            total = aggregate(kept, layout, self.scenario.method.aggregation, weight)
+        return Stage(now, kept, replace(total, stage_input=request.stage_input))
+
+    def _usable(self, releases: Sequence[Release], check: Callable[[Release], object]) -> Sequence[Release]:
+        """The releases that can be aggregated; silos of the others are named. DpddError when too few are left."""
+        kept, unusable = usable_releases(releases, check)
+        for silo, why in unusable.items():
+            self.console.say(f"  without {silo}: {why}")
+        self.missing |= unusable
+        if unusable and len(kept) < min(self.scenario.exchange.quorum, len(releases)):
+            reasons = "; ".join(f"{silo}: {why}" for silo, why in sorted(unusable.items()))
+            needed = min(self.scenario.exchange.quorum, len(releases))
+            raise DpddError(
+                f"{len(kept)} of {len(releases)} releases can be used, and the quorum is {needed} ({reasons})"
+            )
+        return kept
 
     def stored(self, asked: Sequence[RequestGroup], store: Store) -> list[Release]:
         """All releases for these requests that there are, by silo name."""
@@ -242,6 +263,9 @@ class Run:
         with self.phase("synthesis"):
             if request.kind is Kind.DISTILLED_SET:
                 return union([opened(release, request) for release in stages[0].releases], images, priors)
+            counts = class_counts(stages)
+            if counts is not None and not counts.known.any():
+                raise DpddError(NOISE_ALONE)
             chosen = method(request.method)
             runner = replace(self.runner, folder=self.folder / "synthesis")
             product = chosen.synthesise(
@@ -250,7 +274,6 @@ class Run:
                 chosen.synthesis_settings(self.scenario.synthesis.settings),
                 RunDescription.of(request, images, runner, self.console, priors),
             )
-        counts = class_counts(stages)
         if priors is None and product.teacher is not None and counts is not None and counts.unequal:
             self.console.say(
                 f"  classes are unequal: their noisy counts are {counts.in_words(request.classes)}; "

@@ -25,10 +25,15 @@ CREATE TABLE IF NOT EXISTS asked (
     request_id TEXT NOT NULL, silo TEXT NOT NULL, state TEXT NOT NULL, refusal BLOB, changed TEXT NOT NULL,
     PRIMARY KEY (request_id, silo)
 ) STRICT;
+CREATE INDEX IF NOT EXISTS asked_of_silo ON asked (silo);
 CREATE TABLE IF NOT EXISTS reports (
     request_id TEXT NOT NULL, silo TEXT NOT NULL, report BLOB NOT NULL, changed TEXT NOT NULL,
     PRIMARY KEY (request_id, silo)
 ) STRICT;
+"""
+_ASKED = """
+SELECT a.request_id, a.silo, iif(r.sha256 IS NULL, a.state, 'released'), a.refusal, a.changed
+FROM asked a LEFT JOIN releases r ON r.request_id = a.request_id AND r.silo = a.silo
 """
 
 
@@ -118,11 +123,10 @@ class Store:
 
     def asked(self, *, request_id: str | None = None, silo: str | None = None) -> list[Asked]:
         """What the exchange asked; a silo whose release is here has released, whatever it said before."""
+        wanted = {"a.request_id = ?": request_id, "a.silo = ?": silo}  # only what is given: an index serves these
+        given = {where: value for where, value in wanted.items() if value is not None}
         rows = self._db.execute(
-            "SELECT a.request_id, a.silo, iif(r.sha256 IS NULL, a.state, 'released'), a.refusal, a.changed "
-            "FROM asked a LEFT JOIN releases r ON r.request_id = a.request_id AND r.silo = a.silo "
-            "WHERE a.request_id = coalesce(?, a.request_id) AND a.silo = coalesce(?, a.silo) ORDER BY a.rowid",
-            (request_id, silo),
+            f"{_ASKED} {'WHERE ' + ' AND '.join(given) if given else ''} ORDER BY a.rowid", (*given.values(),)
         )
         return [Asked(*row) for row in rows.fetchall()]
 

@@ -46,3 +46,19 @@ def test_strangers_wrong_requests_and_second_releases_are_refused(tmp_path: Path
     impostor = Roster({"north": signer_of(second)})
     with pytest.raises(IntegrityError, match="second, different"):
         store.add(second, request.id, impostor)
+
+
+def test_looking_up_who_was_asked_reads_no_whole_table(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    plans: list[str] = []
+    store._db.set_trace_callback(plans.append)
+    store.asked(silo="east")
+    store.asked(request_id="r")
+    store.asked(request_id="r", silo="east")
+    store._db.set_trace_callback(None)
+    asked = [statement for statement in plans if "FROM asked" in statement]
+    assert len(asked) == 3
+    for statement in asked:
+        steps = [row[3] for row in store._db.execute(f"EXPLAIN QUERY PLAN {statement}")]
+        assert not [step for step in steps if step.startswith("SCAN")], (statement, steps)
+    store.close()
