@@ -18,6 +18,7 @@ from flwr.clientapp import ClientApp
 
 from dpdd.client.rehearsal import rehearse
 from dpdd.client.silo import Silo
+from dpdd.common.errors import sayable
 from dpdd.common.progress import Progress, silent
 from dpdd.common.wire.answer import encode_answer
 from dpdd.common.wire.plan import encode_report
@@ -53,7 +54,7 @@ def _reply(message: Message, context: Context, work: Callable[[Silo, bytes], byt
         reply = work(silo, flower.unpack(message.content, "dpdd.v1.ReleaseRequest"))
     except Exception as error:  # whatever it was: Flower would put its text into the reply
         # What went wrong may depend on the records, so the coordinator learns only that something did.
-        log.error("no answer to the coordinator: %s", error)
+        log.error("no answer to the coordinator: %s", sayable(error))
         log.info("where it went wrong:", exc_info=True)
         return Message(Error(SILO_FAILED, "the silo could not answer; its own log says why"), reply_to=message)
     return Message(flower.pack(reply, stype), reply_to=message)

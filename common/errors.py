@@ -53,3 +53,10 @@ class IntegrityError(DpddError):
     """A signature, a hash or a certificate does not match."""
 
     exit_code = 9
+
+
+def sayable(error: BaseException) -> str:
+    """What a log may say of `error`: dpdd's own errors name files and positions, a library's may quote a record."""
+    if isinstance(error, DpddError | OSError):
+        return str(error)
+    return f"{type(error).__name__}, whose text is left out because it may quote a record"

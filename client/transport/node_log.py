@@ -1,7 +1,8 @@
 """The node's log: `state/node.log`, of bounded size and for its owner's eyes, and the console's warnings.
 
 What was asked, answered and refused, and what went wrong, with tracebacks. It stays in the silo. No record is in it:
-errors name files and positions, and never repeat what a record holds.
+dpdd's own errors name files and positions, and never repeat what a record holds; of any other error, whose text may
+quote one, the log has the type and the place alone.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ from __future__ import annotations
 import io
 import logging
 import os
+import traceback
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from dpdd.common.config import one_line
+from dpdd.common.errors import sayable
 
 LOG_BYTES = 5_000_000
 OLD_LOGS = 4
@@ -48,6 +51,14 @@ class _Line(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:
         record.message = one_line(record.message)
         return super().formatMessage(record)
+
+    def formatException(self, ei: logging._SysExcInfoType) -> str:
+        """Where it happened and what it was; neither what a library says of it nor what it came from."""
+        error = ei[1]
+        if error is None:
+            return ""
+        frames = "".join(traceback.format_tb(error.__traceback__))
+        return f"Traceback (most recent call last):\n{frames}{type(error).__name__}: {one_line(sayable(error))}"
 
 
 class _Sentence(logging.Formatter):
