@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives import hashes
 from dpdd.common.config import one_line
 from dpdd.common.errors import ConfigError, DpddError, IntegrityError, WireError
 from dpdd.server.transport.authority import common_name
+from dpdd.server.transport.limits import CallRates
 from dpdd.server.transport.registry import Expired, Registry, Revoked, Unknown
 
 log = logging.getLogger("dpdd.exchange")
@@ -33,9 +34,12 @@ MOST_CALLS = 32
 
 FIRST_MESSAGE_SECONDS = 20.0
 
+CALLS_A_SECOND, CALLS_AT_ONCE = 20.0, 400
+"""Of one silo. A node calls every ten seconds, and a few times for a request."""
+
 
 class Busy(DpddError):
-    """A silo with too many calls at a time."""
+    """A silo that takes more than its share: of calls, or of an upload's time."""
 
 
 class Gone(DpddError):
@@ -110,6 +114,7 @@ class Calls:
         self._registry, self.timeouts = registry, Timeouts()
         self._lock = threading.Lock()
         self._going: Counter[str] = Counter()
+        self.rates = CallRates(CALLS_A_SECOND, CALLS_AT_ONCE)
 
     @contextmanager
     def accepted(self, method: str, context: grpc.ServicerContext) -> Iterator[Call]:
@@ -138,6 +143,8 @@ class Calls:
 
     @contextmanager
     def _counted(self, silo: str) -> Iterator[None]:
+        if not self.rates.take(silo):
+            raise Busy(f"silo {silo} calls too often: more than {self.rates.rate:g} times a second; try again later")
         with self._lock:
             if self._going[silo] >= MOST_CALLS:
                 raise Busy(f"silo {silo} has {MOST_CALLS} calls going on already, which is the most")

@@ -21,16 +21,21 @@ from dpdd.common.errors import DpddError, IntegrityError, WireError
 from dpdd.common.wire.exchange import CHUNK, Manifest, Piece, check_chunk
 from dpdd.common.wire.parsing import check
 from dpdd.common.wire.release import StreamHash, inspect_signed
-from dpdd.server.transport.calls import Call
+from dpdd.server.transport.calls import Busy, Call
+from dpdd.server.transport.limits import Pace
 from dpdd.server.transport.request_queue import RequestQueue
 
 log = logging.getLogger("dpdd.exchange")
 
 AT_ONCE = 8
-"""So many uploads write at a time; the others wait at their first chunk, which bounds the server's memory."""
+"""So many large uploads write at a time; the others wait at their first chunk, which bounds the server's memory."""
 
 MOST_UNHASHED = 8
 SYNC_EVERY = 1 << 24
+
+SMALL = CHUNK
+"""Uploads of at most so much, as most are, have `AT_ONCE` places of their own: they never wait for large ones."""
+
 _TICK = 1.0
 
 
@@ -42,15 +47,35 @@ class _Turn:
     calls: list[Call] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class _Writing:
+    """The call of an upload that has a place, since when, and how much an earlier connection had brought."""
+
+    call: Call
+    began: float
+    had: int
+
+
+class Slow(Busy):
+    """An upload that kept a place without filling it."""
+
+
 class Uploads:
     """The partial files of the run that `queue` gives: the current one. An upload stays with the run it began in."""
 
-    def __init__(self, queue: Callable[[], RequestQueue]) -> None:
-        self._queue = queue
+    def __init__(
+        self,
+        queue: Callable[[], RequestQueue],
+        pace: Pace | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._queue, self._pace, self._clock = queue, pace or Pace(), clock
         self._slots = threading.BoundedSemaphore(AT_ONCE)
+        self._small_slots = threading.BoundedSemaphore(AT_ONCE)
         self._lock = threading.Lock()
         self._turns: dict[str, _Turn] = {}
-        self._writing: dict[Upload, Call] = {}
+        self._writing: dict[Upload, _Writing] = {}
+        self._ended: dict[str, str] = {}
         self._background = BackgroundWork()
 
     def close(self) -> None:
@@ -59,11 +84,14 @@ class Uploads:
 
     def received(self, manifest: Manifest, call: Call) -> tuple[int, bool]:
         """How much of a payload is here, and whether it is stored for good. Ends an upload of this silo: who asks has
-        lost its connection, and needs to know where that one really got to."""
+        lost its connection, and needs to know where that one really got to. Slow, once, when we ended it: a call that
+        is ended while it waits for the silo cannot carry a reason."""
         with self._turn(call):
             queue = self._queue()
             if _stored(queue, manifest, call.silo):
                 return manifest.size, True
+            if why := self._ended.pop(call.silo, None):
+                raise Slow(why)
             path = _path(queue, manifest, call.silo)
             size = path.stat().st_size if path.exists() else 0
             return (size if size <= manifest.size else 0), False
@@ -80,21 +108,31 @@ class Uploads:
             for other in queue.partial.glob(f"{_prefix(call.silo, manifest.request_id)}.*"):
                 if other != path:
                     other.unlink(missing_ok=True)  # one partial per request: a silo cannot fill the disk with them
-            with self._slot(call), Upload(path, manifest, call.silo, queue, self._background) as upload:
-                self._writing[upload] = call
+            with (
+                self._slot(call, manifest.size),
+                Upload(path, manifest, call.silo, queue, self._background) as upload,
+            ):
+                self._ended.pop(call.silo, None)
+                self._writing[upload] = _Writing(call, self._clock(), upload.received)
                 try:
                     yield upload
                 finally:
                     del self._writing[upload]
 
     def end_stalled(self, slow: float) -> None:
-        """End uploads of silos that were revoked, and those of which not even a chunk came in `slow` seconds."""
-        for upload, call in list(self._writing.items()):
+        """End uploads of silos that were revoked, those that are slower than the pace,
+        and those of which not even a chunk came in `slow` seconds."""
+        for upload, writing in list(self._writing.items()):
+            call = writing.call
             try:
                 call.check()
+                broken = self._pace.broken_by(self._clock() - writing.began, upload.received - writing.had)
+                check(broken is None, broken or "")
                 check(time.monotonic() - upload.last < slow, f"less than {CHUNK} bytes came in {slow:g} s")
             except DpddError as error:
                 log.warning("ended an upload by silo %s at byte %d: %s", call.silo, upload.received, error)
+                if isinstance(error, WireError):  # else it hung up, or hears at its next call that it is revoked
+                    self._ended[call.silo] = f"the last upload by silo {call.silo} was ended, and can go on: {error}"
                 call.cancel()
 
     @contextmanager
@@ -113,8 +151,8 @@ class Uploads:
             with self._lock:
                 turn.calls.remove(call)
 
-    def _slot(self, call: Call) -> AbstractContextManager[None]:
-        return _held(self._slots, call)
+    def _slot(self, call: Call, size: int) -> AbstractContextManager[None]:
+        return _held(self._small_slots if size <= SMALL else self._slots, call)
 
 
 class BackgroundWork:

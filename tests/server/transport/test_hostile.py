@@ -30,6 +30,7 @@ from dpdd.common.wire.exchange import Manifest, Token, open_request, parts, sign
 from dpdd.common.wire.request import decode_request
 from dpdd.server.transport.authority import Authority, private_pem
 from dpdd.server.transport.coordinator import Coordinator, expiry, fingerprint
+from dpdd.server.transport.limits import CallRates
 from dpdd.server.transport.registry import Registry
 from dpdd.server.transport.service import ExchangeServer
 from dpdd.v1 import exchange_pb2, refusal_pb2, release_pb2, transfer_pb2
@@ -42,6 +43,7 @@ STATUS, UPLOAD = "/dpdd.v1.Exchange/Status", "/dpdd.v1.Exchange/Upload"
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with world(tmp_path_factory.mktemp("hostile")) as hostile_world:
+        hostile_world.server._calls.rates = CallRates(1e6, 10**6)  # or most of what is sent here is refused unread
         yield hostile_world
 
 
