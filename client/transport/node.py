@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from enum import StrEnum
 from pathlib import Path
 
 import grpc
@@ -59,6 +60,14 @@ def pinned_coordinator(silo: Silo) -> CoordinatorSettings:
     return silo.settings.coordinator
 
 
+class Doing(StrEnum):
+    """All that a heartbeat says. Phases and sizes would tell of the records; they stay in the console and the log."""
+
+    IDLE = "idle"
+    WORKING = "working"
+    IN_TROUBLE = "in trouble"
+
+
 class Node:
     """Runs until `stop`."""
 
@@ -72,7 +81,7 @@ class Node:
         self._inbox: queue.Queue[bytes] = queue.Queue(MOST_QUEUED)
         self._queued: set[bytes] = set()
         self._undecided: dict[str, bytes] = {}
-        self._doing = "waiting for requests"
+        self._doing = Doing.IDLE
         self._channel: grpc.Channel | None = None
         self._connected = False
         self._last_line = ""
@@ -162,7 +171,7 @@ class Node:
         if not envelope.signed:
             log.error("ignored a dry round of request %s: %s", request_id[:12], _NOT_SIGNED)
             return
-        self._doing = "planning"
+        self._doing = Doing.WORKING
         try:
             reply = self._ask_app(envelope.request, flower.PLAN)
             wire = exchange_pb2.RehearsalReport(rehearsal=envelope.rehearsal)
@@ -177,9 +186,10 @@ class Node:
         except Exception:  # whatever it was, the next request is still to be answered
             log.exception("the dry round of request %s was not answered", request_id[:12])
         finally:
-            self._doing = "waiting for requests"
+            self._doing = Doing.IDLE
 
     def _handle(self, request_id: str, request: bytes, *, signed: bool = True, again: bool = False) -> None:
+        self._doing = Doing.WORKING
         try:
             if signed:
                 self._answer(request_id, request, again=again)
@@ -190,7 +200,7 @@ class Node:
             self._report_failure(request_id)
         finally:
             self._console.finish()
-            self._doing = "waiting for requests"
+            self._doing = Doing.IDLE
 
     def _answer(self, request_id: str, request: bytes, *, again: bool) -> None:
         if not again:
@@ -230,7 +240,7 @@ class Node:
 
     def _report_failure(self, request_id: str) -> None:
         """Tell the coordinator not to wait for this one. It does not learn why: that may depend on the records."""
-        beat = exchange_pb2.Beat(doing="in trouble", in_trouble_with=bytes.fromhex(request_id)).SerializeToString()
+        beat = exchange_pb2.Beat(doing=Doing.IN_TROUBLE, in_trouble_with=bytes.fromhex(request_id)).SerializeToString()
         self._send_with_retries(lambda channel: _unary(channel, "Heartbeat", beat))
 
     def _ask_app(self, request: bytes, action: str) -> Message | None:
@@ -282,7 +292,6 @@ class Node:
         finally:
             ledger.close()
         words = f"{manifest.size / 1e6:.2f} MB for run {decode_request(request).run}"
-        self._doing = f"sending {words}"
 
         def tell(received: int) -> None:
             self._say(f"sending {words}" + (f", from byte {received}" if received else ""))
@@ -323,14 +332,16 @@ class Node:
         while not self._stop.wait(BEAT_SECONDS):
             channel = self._channel
             if channel is not None:
-                beat = exchange_pb2.Beat(doing=self._doing[:200]).SerializeToString()
                 try:
-                    _unary(channel, "Heartbeat", beat)
+                    _unary(channel, "Heartbeat", self._beat())
                 except (grpc.RpcError, ValueError):
                     log.debug("a heartbeat did not get through")
 
+    def _beat(self) -> bytes:
+        return exchange_pb2.Beat(doing=self._doing).SerializeToString()
+
     def _progress(self, what: str, done: int, of: int) -> None:
-        self._doing = what
+        """For the operator alone: how long a phase takes and how many steps it has depends on the records."""
         self._console(what, done, of)
 
     def _say(self, text: str) -> None:

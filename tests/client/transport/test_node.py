@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import queue
 from collections.abc import Iterator
-from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -117,33 +116,6 @@ def test_every_wait_is_announced_and_the_longest_ones_once(node: Node, monkeypat
     right = [f"in {w:.{int(w < 1)}f} s" if w < LONGEST_WAIT / 2 else "every minute or so" for w in waits]
     assert told == [words for words, _ in groupby(right)]  # the same words are not said twice in a row
     assert 6 <= len(told) < 20 and told[-1] == "every minute or so"
-
-
-def watch_beats(node: Node) -> list[str]:
-    """All that a heartbeat could say from now on, after each step of progress."""
-    doing: list[str] = []
-    progress = node._progress
-
-    def watched(what: str, done: int, of: int) -> None:
-        progress(what, done, of)
-        doing.append(node._doing)
-
-    node._progress = watched  # type: ignore[method-assign]
-    return doing
-
-
-def test_a_heartbeat_names_the_phase_and_nothing_that_depends_on_the_records(tmp_path: Path) -> None:
-    """What the coordinator may read in 20 records' beats it reads in 300 records' too, whenever it reads."""
-    said: dict[int, set[str]] = {}
-    for records in (20, 300):
-        with world(tmp_path / str(records)) as here:
-            silo = here.silo("north", records=records)
-            with running(silo) as node:
-                doing = watch_beats(node)
-                request_id = here.ask(silo).id
-                until(partial(here.queue.digest, request_id, "north"))
-                said[records] = set(doing)
-    assert said[20] == said[300] and "summing statistics" in said[20]
 
 
 def test_a_failure_nobody_foresaw_is_trouble_and_the_next_request_is_heard(
