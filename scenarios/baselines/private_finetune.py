@@ -183,7 +183,9 @@ class PrivateSteps:
         total = [torch.zeros(p.shape, dtype=torch.float64) for p in self.network.trained()]
         for start in range(0, len(images), self.settings.at_once):
             part = slice(start, start + self.settings.at_once)
-            each = self._per_example(images[part], labels[part], generator)
+            kept = len(images[part])
+            each = self._per_example(*_padded(images[part], labels[part], self.settings.at_once), generator)
+            each = [gradients[:kept] for gradients in each]
             norms = torch.stack([_squares(g.flatten(1)) for g in each]).sum(dim=0).sqrt() / self.settings.clip
             factor = (FIXED_POINT_ONE * _MARGIN / self.settings.clip / norms.clamp_min(1.0)).float()
             if not bool(torch.isfinite(norms).all()):  # a record without a usable gradient counts for nothing
@@ -211,6 +213,12 @@ class PrivateSteps:
             samples = [gradients.unflatten(0, (-1, copies)).mean(1) for gradients in samples]
         self._sampled.zero_grad(set_to_none=True)
         return samples
+
+
+def _padded(images: Tensor, labels: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """`count` of each, with zeros at the end: another size of batch would change the last bits of others' gradients."""
+    room = count - len(images)
+    return torch.cat([images, images.new_zeros(room, *images.shape[1:])]), torch.cat([labels, labels.new_zeros(room)])
 
 
 def steps_in(minutes: float, network: Tunable, shape: tuple[int, int, int], settings: FineTuneSettings) -> int:

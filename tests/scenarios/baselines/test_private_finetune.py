@@ -96,6 +96,25 @@ def test_a_record_without_a_usable_gradient_counts_for_nothing(monkeypatch: pyte
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=5.0)
 
 
+def test_one_record_more_does_not_change_a_bit_of_the_others_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, data = tunable("convnet"), stripes(6, 0)
+    private = private_finetune.PrivateSteps(network, STILL)
+    usual, images, labels = private._per_example, torch.from_numpy(data.images), torch.from_numpy(data.labels)
+    seen: list[list[torch.Tensor]] = []
+
+    def watched(*arguments: object) -> list[torch.Tensor]:
+        each = usual(*arguments)  # type: ignore[arg-type]
+        seen.append([gradients.clone() for gradients in each])
+        return each
+
+    monkeypatch.setattr(private, "_per_example", watched)
+    for count in (5, 6):
+        private.gradient(images[:count], labels[:count], torch.Generator())
+    assert [len(each[0]) for each in seen] == [4, 4, 4, 4]
+    for fewer, more in zip(seen[1], seen[3], strict=True):
+        assert torch.equal(fewer[0], more[0])
+
+
 def test_sums_over_many_records_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     """All gradients point one way: float32 would round the sum of 33 odd numbers beyond 2^24."""
     network, data = tunable("convnet"), stripes(33, 0)
