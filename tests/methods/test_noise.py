@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dpdd.client import silo as silo_module
 from dpdd.client.mechanisms import matching
+from dpdd.client.records.records import Records
 from dpdd.common.errors import IntegrityError
 from dpdd.common.privacy import discrete_gaussian
 from dpdd.common.privacy.clipping import Layout
@@ -88,6 +89,16 @@ def test_records_are_read_once_and_not_after_the_release(tmp_path: Path, monkeyp
         closed.append(True)
         return original_release(*arguments, **options)
 
+    def guarded(name: str) -> Any:
+        def method(*arguments: Any, **options: Any) -> Any:
+            assert not closed, "records are read after the release"
+            return original(*arguments, **options)
+
+        original = getattr(Records, name)
+        return method
+
+    for name in ("batches", "read"):
+        monkeypatch.setattr(Records, name, guarded(name))
     original_load, original_release = silo_module.load_records, silo_module.release_of
     monkeypatch.setattr(silo_module, "load_records", load)
     monkeypatch.setattr(silo_module, "release_of", release_of)
