@@ -34,7 +34,10 @@ class BudgetSettings(Settings):
 
 
 class PolicySettings(Settings):
-    """What may be asked. `methods` names each query that is allowed, "evaluation" too; `kinds` may narrow that down."""
+    """What may be asked. `methods` names each query that is allowed, "evaluation" too; `kinds` may narrow that down.
+
+    Bytes are those of one release (`most_bytes`) and of all in the outbox (`outbox_quota`); None sets no ceiling.
+    """
 
     methods: tuple[str, ...]
     epsilon_per_request: Epsilon
@@ -47,6 +50,16 @@ class PolicySettings(Settings):
         "gradient-round",
         "evaluation",
     )
+    least_epsilon_per_request: Annotated[float, Field(ge=0.0, le=LARGEST_EPSILON, allow_inf_nan=False)] = 0.0
+    requests_per_day: Annotated[int, Field(ge=1)] | None = None
+    most_bytes: Annotated[int, Field(ge=1)] | None = None
+    outbox_quota: Annotated[int, Field(ge=1)] | None = None
+
+    @model_validator(mode="after")
+    def _something_is_allowed(self) -> PolicySettings:
+        if self.least_epsilon_per_request > self.epsilon_per_request:
+            raise ValueError("least_epsilon_per_request is larger than epsilon_per_request, so nothing could be asked")
+        return self
 
     def allows(self, kind: Kind) -> bool:
         """Whether releases of this kind may be asked for."""

@@ -61,3 +61,10 @@ class Outbox:
         if len(request_id) != 64 or not all(c in "0123456789abcdef" for c in request_id):
             raise ValueError(f"not a request id: {request_id!r}")
         return self._folder / f"{request_id}.release"
+
+    def size(self) -> int:
+        """The bytes of all releases."""
+        try:
+            return sum(path.stat().st_size for path in self._folder.glob("*.release"))
+        except OSError as error:
+            raise LedgerError(f"{self._folder}: the outbox cannot be read ({error.strerror})") from None

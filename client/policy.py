@@ -46,6 +46,12 @@ def check(request: ReleaseRequest, settings: SiloSettings) -> None:
             Reason.NOT_ALLOWED,
             f"the request asks for ε = {request.epsilon:g}, the policy allows {policy.epsilon_per_request:g} a request",
         )
+    if request.epsilon < policy.least_epsilon_per_request:
+        raise Refused(
+            Reason.NOT_ALLOWED,
+            f"the request asks for ε = {request.epsilon:g}, the policy allows requests from "
+            f"{policy.least_epsilon_per_request:g} up: smaller ones cost a ledger entry and say nothing",
+        )
     if request.delta > policy.delta_per_request:
         raise Refused(
             Reason.NOT_ALLOWED,

@@ -14,7 +14,7 @@ import hashlib
 import math
 from dataclasses import dataclass, replace
 
-from dpdd.client import stages
+from dpdd.client import ceilings, stages
 from dpdd.client.ledger.ledger import Ledger, NotCovered, OverBudget
 from dpdd.client.mechanisms.base import Plan
 from dpdd.client.policy import Refused
@@ -55,8 +55,10 @@ def rehearse(silo: Silo, data: bytes) -> PlanReport:
         try:
             if ledger.committed(request.id) is not None:  # whatever the policy says today, it gets the same bytes again
                 return replace(report, paid=True)
+            ceilings.check_rate(request, settings.policy, ledger)
             _, plan = silo.plan(request)
             report = replace(report, cost=Cost(plan.guarantee.epsilon, plan.guarantee.delta, plan.bytes))
+            ceilings.check_room(request, plan, settings.policy, silo.outbox)
             judged = _judge(silo, ledger, request, plan)
         finally:
             ledger.close()

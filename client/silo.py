@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dpdd.client import holdout, local_synthesis, policy, stages
+from dpdd.client import ceilings, holdout, local_synthesis, policy, stages
 from dpdd.client.config import SiloSettings, load_settings
 from dpdd.client.durable import exclusive, write_new
 from dpdd.client.keys import create_key, load_key, public_bytes
@@ -116,6 +116,7 @@ class Silo:
             if request.kind is Kind.DISTILLED_SET:
                 local_synthesis.check(request, method(request.method))
                 plan = local_synthesis.planned(plan, request, chosen.stages(settings))
+            ceilings.check_size(plan, self.settings.policy)
             return settings, plan
         except (ConfigError, ValueError) as error:
             raise Refused(Reason.MALFORMED, one_line(error)) from None
@@ -134,7 +135,9 @@ class Silo:
                 known = self._replay(ledger, request_id)
                 if known is not None:
                     return SignedReleaseBytes(known)
+                ceilings.check_rate(request, self.settings.policy, ledger)
                 settings, plan = self.plan(request)
+                ceilings.check_room(request, plan, self.settings.policy, self.outbox)
                 if request.stage > 0:
                     ledger.check_stage(request.id, request.first_stage().id, request.stage, stages.reserved(plan))
                 self._approved(ledger, request.first_stage())
@@ -236,6 +239,8 @@ class Silo:
         self, ledger: Ledger, request: ReleaseRequest, settings: Settings, plan: Plan, progress: Progress
     ) -> bytes:
         progress("reserving", 0, 1)
+        ceilings.check_rate(request, self.settings.policy, ledger)  # again, now that nobody else makes a release
+        ceilings.check_room(request, plan, self.settings.policy, self.outbox)
         chosen, distilled = query(request.method), request.kind is Kind.DISTILLED_SET
         paid = self._reserve(ledger, request, plan, 1 if distilled else chosen.stages(settings))
         progress("reading", 0, 1)

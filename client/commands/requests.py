@@ -12,6 +12,7 @@ from dpdd.common.errors import ConfigError, DpddError, PolicyError
 
 def plan(options: argparse.Namespace) -> None:
     """Show what a request would cost; no record is read, nothing is reserved."""
+    from dpdd.client.ceilings import check_rate, check_room
     from dpdd.client.ledger.ledger import NotCovered
     from dpdd.client.policy import Refused
     from dpdd.client.stages import reserved
@@ -29,11 +30,13 @@ def plan(options: argparse.Namespace) -> None:
     whole, stages = reserved(plan), 1 if distilled else query(request.method).stages(settings)
     ledger = silo.ledger()
     try:
+        check_rate(request, silo.settings.policy, ledger)
+        check_room(request, plan, silo.settings.policy, silo.outbox)
         if request.stage > 0:
             ledger.check_stage(request.id, request.first_stage().id, request.stage, whole)
         verdict = ledger.judge(request.first_stage().id, whole)
         remaining = ledger.status().remaining
-    except NotCovered as error:
+    except (NotCovered, Refused) as error:
         raise PolicyError(f"this silo would refuse (not allowed): {error}") from None
     finally:
         ledger.close()

@@ -56,6 +56,11 @@ methods = [{methods}]
 epsilon_per_request = 1.0
 # "ask": every request waits for `dpdd-client approve ID`; "auto": what the policy allows is answered at once.
 approval = "ask"
+# Ceilings on what a coordinator can make this silo do; leave out what needs none.
+# least_epsilon_per_request = 0.05
+# requests_per_day = 20
+# most_bytes = 50_000_000
+# outbox_quota = 1_000_000_000
 
 # [evaluation]
 # A share of the records that no other release reads, so that models can be evaluated on them (which policy.methods must

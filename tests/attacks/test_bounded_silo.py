@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
@@ -15,12 +16,18 @@ from dpdd.common import flower  # first: it turns Flower's telemetry off
 from flwr.app import Context, Message, Metadata, RecordDict
 
 from dpdd.client.app import SILO_FAILED, make_app
+from dpdd.client.ceilings import ENVELOPE, check_rate
+from dpdd.client.policy import Refused
+from dpdd.client.rehearsal import rehearse
 from dpdd.client.silo import Silo
 from dpdd.client.transport.node import Doing, Node
 from dpdd.client.transport.node_log import keep_log
+from dpdd.common.errors import ConfigError
+from dpdd.common.wire.answer import Reason, Refusal, SignedReleaseBytes
+from dpdd.common.wire.request import ReleaseRequest
 from dpdd.v1 import exchange_pb2
 from tests.client.silos import make_request, make_silo
-from tests.server.transport.worlds import running, until, world
+from tests.server.transport.worlds import entries, running, until, world
 
 RECORD = "patient 4711, positive"
 
@@ -85,3 +92,64 @@ def test_a_heartbeat_says_nothing_that_depends_on_the_records(tmp_path: Path) ->
                 said[records] = set(beats)
     assert said[20] == said[300] == {exchange_pb2.Beat(doing="working").SerializeToString()}
     assert {word.value for word in Doing} == {"idle", "working", "in trouble"}
+
+
+def refused_unpaid(silo: Silo, request: ReleaseRequest, why: str) -> None:
+    """`request` is refused alike in a dry round and in earnest, and the ledger is as it was."""
+    before = entries(silo)
+    answer, report = silo.answer(request.encode()), rehearse(silo, request.encode())
+    assert isinstance(answer, Refusal) and answer.reason is Reason.NOT_ALLOWED and why in answer.message
+    assert report.refusal is not None and report.refusal.message == answer.message
+    assert entries(silo) == before
+
+
+def test_epsilon_shaving_writes_no_ledger_and_plans_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand requests at a thousandth of the budget would cost the silo a thousand passes over its records."""
+    silo = make_silo(tmp_path / "silo", extra="least_epsilon_per_request = 0.1")
+    monkeypatch.setattr("dpdd.client.silo.mechanism", None)  # nothing gets that far
+    refused_unpaid(silo, make_request(epsilon=0.001), "from 0.1 up")
+    monkeypatch.undo()
+    assert isinstance(silo.answer(make_request(epsilon=0.1).encode()), SignedReleaseBytes)
+
+
+def test_the_requests_of_a_day_are_counted_in_the_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    silo = make_silo(tmp_path / "silo", extra="requests_per_day = 2")
+    first, third = make_request("a", epsilon=0.1), make_request("c", epsilon=0.1)
+    for request in (first, make_request("b", epsilon=0.1)):
+        assert isinstance(silo.answer(request.encode()), SignedReleaseBytes)
+    monkeypatch.setattr("dpdd.client.silo.mechanism", None)  # refused before anything is planned
+    refused_unpaid(silo, third, "2 requests within 24 hours")
+    monkeypatch.undo()
+    assert isinstance(silo.answer(first.encode()), SignedReleaseBytes)  # the same bytes again are no new request
+    ledger = silo.ledger()
+    try:
+        check_rate(third, silo.settings.policy, ledger, datetime.now(UTC) + timedelta(days=2))
+        with pytest.raises(Refused):  # a clock that was set back does not open the door
+            check_rate(third, silo.settings.policy, ledger, datetime.now(UTC) - timedelta(days=9))
+    finally:
+        ledger.close()
+
+
+def test_the_outbox_cannot_be_filled(tmp_path: Path) -> None:
+    quota = 3 * ENVELOPE
+    silo = make_silo(tmp_path / "silo", extra=f"outbox_quota = {quota}")
+    for number in range(200):
+        request = make_request(str(number), epsilon=0.01, settings={"features": 500})
+        _, plan = silo.plan(request)
+        answer = silo.answer(request.encode())
+        if isinstance(answer, Refusal):
+            break
+        assert len(answer.data) <= plan.bytes + ENVELOPE
+    assert number > 2 and silo.outbox.size() <= quota
+    refused_unpaid(silo, request, "does not fit into what the policy leaves for the outbox")
+
+
+def test_a_release_that_is_too_large_is_refused_unpaid(tmp_path: Path) -> None:
+    silo = make_silo(tmp_path / "silo", extra="most_bytes = 10_000")
+    refused_unpaid(silo, make_request(settings={"features": 2000}), "the policy allows 10000 a release")
+    assert isinstance(silo.answer(make_request().encode()), SignedReleaseBytes)
+
+
+def test_ceilings_that_allow_nothing_are_a_mistake(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="nothing could be asked"):
+        make_silo(tmp_path / "silo", extra="least_epsilon_per_request = 3.0")
