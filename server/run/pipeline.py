@@ -57,11 +57,6 @@ from dpdd.server.run.store import Store
 
 __all__ = ["Run", "make_request"]
 
-NOISE_ALONE = (
-    "every class is lost in noise: a dataset of these releases would be made of noise alone, so none was made; more "
-    "records, more silos or a larger epsilon help"
-)
-
 
 @dataclass(frozen=True, eq=False)
 class Stage:
@@ -263,9 +258,6 @@ class Run:
         with self.phase("synthesis"):
             if request.kind is Kind.DISTILLED_SET:
                 return union([opened(release, request) for release in stages[0].releases], images, priors)
-            counts = class_counts(stages)
-            if counts is not None and not counts.known.any():
-                raise DpddError(NOISE_ALONE)
             chosen = method(request.method)
             runner = replace(self.runner, folder=self.folder / "synthesis")
             product = chosen.synthesise(
@@ -274,6 +266,7 @@ class Run:
                 chosen.synthesis_settings(self.scenario.synthesis.settings),
                 RunDescription.of(request, images, runner, self.console, priors),
             )
+        counts = class_counts(stages)
         if priors is None and product.teacher is not None and counts is not None and counts.unequal:
             self.console.say(
                 f"  classes are unequal: their noisy counts are {counts.in_words(request.classes)}; "

@@ -21,7 +21,7 @@ from dpdd.common.wire.release import Release, open_signed, sign
 from dpdd.scenarios.simulator.inprocess import InProcessGrid
 from dpdd.scenarios.simulator.silos import set_up
 from dpdd.server.cli import main as server
-from dpdd.server.run.pipeline import NOISE_ALONE, Run
+from dpdd.server.run.pipeline import Run
 from dpdd.server.run.roster import Roster
 from dpdd.server.run.scenario import load_scenario
 
@@ -151,12 +151,4 @@ def test_fewer_usable_releases_than_the_quorum_are_not_enough(tmp_path: Path) ->
     run, grid = prepared(tmp_path, STATISTICS["another shape"], quorum=3)
     with pytest.raises(DpddError, match=r"2 of 3 releases can be used, and the quorum is 3 \(east: sent"):
         run.execute(grid)
-    assert not (tmp_path / "run" / "dataset").exists()
-
-
-def test_noise_alone_is_no_dataset(tmp_path: Path) -> None:
-    run, grid = prepared(tmp_path, lambda release: release, records=10, epsilon=0.01)
-    with pytest.raises(DpddError) as failure:
-        run.execute(grid)
-    assert str(failure.value) == NOISE_ALONE
     assert not (tmp_path / "run" / "dataset").exists()
