@@ -76,7 +76,7 @@ def rehearse(silo: Silo, data: bytes) -> PlanReport:
 
 def _judge(silo: Silo, ledger: Ledger, request: ReleaseRequest, plan: Plan) -> _Judged:
     """Raises what would make `Silo.answer` refuse; writes nothing."""
-    ledger.check_budget()
+    silo.check_ledger(ledger)
     first, spending = request.first_stage(), stages.reserved(plan)
     if request.stage > 0:
         ledger.check_stage(request.id, first.id, request.stage, spending)

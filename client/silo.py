@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dpdd.client import ceilings, holdout, local_synthesis, policy, stages
+from dpdd.client import ceilings, continuity, holdout, local_synthesis, policy, stages
 from dpdd.client.config import SiloSettings, load_settings
 from dpdd.client.durable import exclusive, write_new
 from dpdd.client.keys import create_key, load_key, public_bytes
@@ -66,16 +66,18 @@ class Silo:
             (state / "outbox").mkdir(parents=True, exist_ok=True)
             (state / "requests").mkdir(exist_ok=True)
             state.chmod(0o700)
-            if not (state / "key.pem").exists():
-                create_key(state / "key.pem")
-            if not (state / HOLDOUT_KEY).exists():
-                noise_seed = None if settings.simulation is None else settings.simulation.noise_seed
-                seed = None if noise_seed is None else f"{noise_seed} {settings.name}"
-                holdout.create_key(state / HOLDOUT_KEY, seed)
+            with exclusive(state / "init.lock", LOCK_TIMEOUT):
+                continuity.start(
+                    state,
+                    create_key,
+                    lambda path, key: Ledger.create(path, settings.name, settings.budget.budget(), load_key(key)),
+                )
+                if not (state / HOLDOUT_KEY).exists():
+                    noise_seed = None if settings.simulation is None else settings.simulation.noise_seed
+                    seed = None if noise_seed is None else f"{noise_seed} {settings.name}"
+                    holdout.create_key(state / HOLDOUT_KEY, seed)
         except OSError as error:
             raise ConfigError(f"{state}: cannot be made ({error.strerror})") from None
-        if not (state / "ledger.sqlite").exists():
-            Ledger.create(state / "ledger.sqlite", settings.name, settings.budget.budget(), load_key(state / "key.pem"))
         return Silo(folder)
 
     @property
@@ -101,7 +103,9 @@ class Silo:
         """The ledger, opened and verified; the caller closes it."""
         path = self._state / "ledger.sqlite"
         if not path.exists():
-            raise LedgerError(f"{path}: there is no ledger; `dpdd-client init {self.folder}` makes one")
+            raise LedgerError(
+                f"{path}: the ledger is gone; restore it from a backup, since a new one forgets what was spent"
+            )
         return Ledger(path, self.settings.name, self.settings.budget.budget(), self._key, **options)
 
     def plan(self, request: ReleaseRequest) -> tuple[Settings, Plan]:
@@ -218,8 +222,7 @@ class Silo:
     ) -> bytes:
         """Make, keep and commit the release; under the silo's lock."""
         self.outbox.clean()
-        ledger.check_budget()
-        self.check_holdout(ledger)
+        self.check_ledger(ledger)
         known = self._replay(ledger, request.id)
         if known is not None:
             return known
@@ -295,9 +298,11 @@ class Silo:
         evaluation = request.kind is Kind.EVALUATION
         return holdout.readable(records, share, key, evaluation=evaluation, progress=progress)
 
-    def check_holdout(self, ledger: Ledger) -> None:
-        """LedgerError when earlier releases were made with another holdout: records would change sides."""
-        ledger.check_holdout(self._holdout())
+    def check_ledger(self, ledger: Ledger) -> None:
+        """LedgerError when the ledger contradicts `silo.toml` or the outbox: nothing may be spent from it then."""
+        continuity.check_outbox(self.outbox, ledger, self._key)
+        ledger.check_budget()
+        ledger.check_holdout(self._holdout())  # of another holdout, records would change sides
 
     def _holdout(self) -> dict[str, str]:
         """What the ledger keeps of the holdout; nothing where there is none."""

@@ -107,8 +107,7 @@ def preflight(options: argparse.Namespace) -> None:
     silo = open_silo(options)
     ledger = silo.ledger()
     try:
-        ledger.check_budget()
-        silo.check_holdout(ledger)
+        silo.check_ledger(ledger)
         status = ledger.status()
     finally:
         ledger.close()

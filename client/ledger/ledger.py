@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -235,6 +235,11 @@ class Ledger:
     def reservation(self, request_id: str) -> Entry | None:
         """The entry that set budget aside for the request, or gave it a stage of what was set aside, if any."""
         return _paid(self.entries(), request_id)
+
+    def unpaid(self, request_ids: Iterable[str]) -> list[str]:
+        """Those of the requests for which no budget was set aside."""
+        paid = {entry.request_id for entry in self.entries() if entry.kind in ("reserve", "stage")}
+        return [request_id for request_id in request_ids if request_id not in paid]
 
     def decision(self, request_id: str) -> Entry | None:
         """The operator's last word on a request, if any."""
