@@ -30,14 +30,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpdd.client import local_synthesis
-from dpdd.client.mechanisms.base import Plan, mechanism
 from dpdd.client.records.records import Records
 from dpdd.common.config import one_line, validate, warn_of_renamed
 from dpdd.common.data.formats.labels import encode
 from dpdd.common.errors import ConfigError, DataError, IntegrityError, WireError
 from dpdd.common.methods.base import DataKind, RunDescription
+from dpdd.common.methods.plan import Plan
 from dpdd.common.methods.registry import AnyMethod
 from dpdd.common.methods.registry import method as method_called
+from dpdd.common.methods.request_plan import planned
 from dpdd.common.privacy.accounting import LARGEST_EPSILON
 from dpdd.common.privacy.entropy import SystemEntropy
 from dpdd.common.privacy.events import compose
@@ -239,12 +240,10 @@ def _sha256(backbones: Sequence[str]) -> bytes:
 
 def _plan(chosen: AnyMethod, request: ReleaseRequest) -> Plan:
     """What all stages together will cost; ConfigError where they could not be run."""
-    own = chosen.settings(method_values(request))
     try:
-        plan = mechanism(chosen).plan(request, own)
+        return planned(request, chosen.settings(method_values(request)))
     except ValueError as error:
         raise ConfigError(one_line(error)) from None
-    return local_synthesis.planned(plan, request, chosen.stages(own))
 
 
 def _lost(statistics: Statistics, classes: Sequence[str]) -> list[str]:

@@ -13,40 +13,25 @@ class from the silos that have most of it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdd.client.mechanisms.base import Plan, mechanism
+from dpdd.client.mechanisms.base import mechanism
 from dpdd.client.records.records import Records
 from dpdd.common.config import Settings
 from dpdd.common.errors import ConfigError
 from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.registry import AnyMethod
 from dpdd.common.privacy.entropy import Entropy
-from dpdd.common.privacy.events import compose
 from dpdd.common.privacy.privatise import Privatised, combine, numbered
 from dpdd.common.progress import Progress
 from dpdd.common.synthesis.distilled_set import DistilledSet, distilled_set_settings, to_arrays
 from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.common.synthesis.statistics import Statistics, lost_in_noise, of_one_silo
 from dpdd.common.wire.request import ReleaseRequest
-
-
-def check(request: ReleaseRequest, method: AnyMethod) -> None:
-    """ConfigError when the request's synthesis settings are not ones that the method has."""
-    method.synthesis_settings(distilled_set_settings(request).synthesis)
-
-
-def planned(plan: Plan, request: ReleaseRequest, stages: int) -> Plan:
-    """What the mechanism plans for all its stages together, with what a set of the asked size weighs."""
-    images = distilled_set_settings(request).images_per_class * len(request.classes)
-    whole = plan.whole or compose(*[plan.event] * stages)  # without noise there is no whole, just as often nothing
-    distance = plan.distance if plan.whole_distance is None else plan.whole_distance
-    return replace(plan, event=whole, distance=distance, size=images * (math.prod(request.shape) + 8))
 
 
 def run_stages(
@@ -64,7 +49,7 @@ def run_stages(
         if stage:
             stage_input = method.stage_input(_statistics(answered), settings, RunDescription.of(request))
         asked = replace(request, stage=stage, stage_input=stage_input)
-        plan = mechanism(method).plan(asked, settings)
+        plan = method.plan(asked, settings)
         answered.append((asked, mechanism(method).run(records, asked, settings, plan, entropy, progress)))
     return answered
 

@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 
 from dpdd.client import ceilings, stages
 from dpdd.client.ledger.ledger import Ledger, NotCovered, OverBudget
-from dpdd.client.mechanisms.base import Plan
 from dpdd.client.policy import Refused
 from dpdd.client.silo import Silo
 from dpdd.common.cli import software
 from dpdd.common.config import one_line
 from dpdd.common.errors import WireError
+from dpdd.common.methods.plan import Plan
 from dpdd.common.wire.answer import Reason, Refusal, Shortfall
 from dpdd.common.wire.plan import Cost, Declared, PlanReport
 from dpdd.common.wire.request import ReleaseRequest, decode_request

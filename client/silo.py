@@ -26,7 +26,7 @@ from dpdd.client.durable import exclusive, write_new
 from dpdd.client.keys import create_key, load_key, public_bytes
 from dpdd.client.ledger.hash_chain import Entry
 from dpdd.client.ledger.ledger import Ledger, NotCovered, OverBudget
-from dpdd.client.mechanisms.base import Plan, mechanism
+from dpdd.client.mechanisms.base import mechanism
 from dpdd.client.outbox import Outbox
 from dpdd.client.policy import Refused
 from dpdd.client.records import Records
@@ -34,10 +34,11 @@ from dpdd.client.records import load as load_records
 from dpdd.common.cli import software
 from dpdd.common.config import Settings, one_line
 from dpdd.common.errors import ConfigError, IntegrityError, LedgerError, WireError
+from dpdd.common.methods.plan import Plan
 from dpdd.common.methods.registry import method, query
+from dpdd.common.methods.request_plan import planned, settings_of
 from dpdd.common.privacy.entropy import Entropy, SeededEntropy, SystemEntropy
 from dpdd.common.progress import Progress, silent
-from dpdd.common.synthesis.distilled_set import method_values
 from dpdd.common.wire.answer import Answer, Reason, Refusal, Shortfall, SignedReleaseBytes
 from dpdd.common.wire.release import open_signed, release_of, sign
 from dpdd.common.wire.request import Kind, ReleaseRequest, decode_request
@@ -113,13 +114,9 @@ class Silo:
         policy.check(request, self.settings)
         chosen = query(request.method)
         try:
-            chosen.check_budget(request.epsilon)
-            settings = chosen.settings(method_values(request))
+            settings = settings_of(request)
             stages.check(request, chosen.stages(settings), first_input=chosen.first_stage_input)
-            plan = mechanism(chosen).plan(request, settings)
-            if request.kind is Kind.DISTILLED_SET:
-                local_synthesis.check(request, method(request.method))
-                plan = local_synthesis.planned(plan, request, chosen.stages(settings))
+            plan = planned(request, settings)
             ceilings.check_size(plan, self.settings.policy)
             return settings, plan
         except (ConfigError, ValueError) as error:

@@ -9,7 +9,7 @@ chosen queries too (Dong, Roth and Su 2022), so the input may depend on earlier 
 
 from __future__ import annotations
 
-from dpdd.client.mechanisms.base import Plan
+from dpdd.common.methods.plan import Plan
 from dpdd.common.privacy.filters import Spending
 from dpdd.common.wire.request import Kind, ReleaseRequest
 

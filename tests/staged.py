@@ -15,10 +15,11 @@ import pytest
 from numpy.typing import NDArray
 from pydantic import Field
 
-from dpdd.client.mechanisms.base import Contribution, Mechanism, Plan, gaussian_plan, privatised_sum
+from dpdd.client.mechanisms.base import Contribution, Mechanism, privatised_sum
 from dpdd.client.records.records import Records
 from dpdd.common.config import Settings
 from dpdd.common.methods.base import Method, RunDescription
+from dpdd.common.methods.plan import Plan, gaussian_plan
 from dpdd.common.methods.registry import METHODS
 from dpdd.common.privacy.clipping import Layout, class_segment
 from dpdd.common.privacy.entropy import Entropy
@@ -66,6 +67,13 @@ class Staged(Method[MethodSettings, SynthesisSettings], family=NAME):
         classes = len(run.classes)
         return Layout((class_segment("sums", WIDTH, classes), class_segment("count", 1, classes)))
 
+    def plan(self, request: ReleaseRequest, settings: MethodSettings) -> Plan:
+        if request.stage and {name: array.shape for name, array in request.stage_input.items()} != {"mean": (WIDTH,)}:
+            raise ValueError("the input of a stage of the method 'staged' is a mean")
+        run = RunDescription.of(request)
+        layouts = [self.layout(settings, run, stage) for stage in range(settings.stages)]
+        return gaussian_plan(request, layouts, settings.first_share)
+
     def stage_input(
         self, statistics: Sequence[Statistics], settings: MethodSettings, run: RunDescription
     ) -> Mapping[str, NDArray]:
@@ -96,13 +104,6 @@ METHOD = Staged(NAME, "block means in stages", "none")
 
 
 class StagedMechanism(Mechanism[MethodSettings]):
-    def plan(self, request: ReleaseRequest, settings: MethodSettings) -> Plan:
-        if request.stage and {name: array.shape for name, array in request.stage_input.items()} != {"mean": (WIDTH,)}:
-            raise ValueError("the input of a stage of the method 'staged' is a mean")
-        run = RunDescription.of(request)
-        layouts = [METHOD.layout(settings, run, stage) for stage in range(settings.stages)]
-        return gaussian_plan(request, layouts, settings.first_share)
-
     def run(
         self,
         records: Records,

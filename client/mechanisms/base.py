@@ -1,7 +1,7 @@
 """The only way from records to something that may leave: the contract of a method's private half, and what all share.
 
-A `Mechanism` has two functions: `plan` says from public facts alone what a release will cost, and `run` reads the
-records once and privatises. Defining one checks its signatures, as for the public half (`dpdd.common.methods.base`).
+A `Mechanism` has one function: `run` reads the records once and privatises, as the public half planned it (`Query.plan`
+in `dpdd.common.methods.base`). Defining one checks its signature, as for the public half.
 Each module of this folder is one family's private half, and ends with ``MECHANISM = ...``; `mechanism` finds it by the
 family's name. The privacy argument (event, sensitivity, neighbours, what is public) stands at the top of each.
 """
@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -21,39 +20,17 @@ from numpy.typing import NDArray
 from dpdd.client.records.records import Records
 from dpdd.common.config import Settings
 from dpdd.common.methods.base import check_overrides, schemas_of
+from dpdd.common.methods.plan import Plan
 from dpdd.common.methods.registry import AnyQuery
-from dpdd.common.privacy.accounting import EXACT, Guarantee, calibrate
 from dpdd.common.privacy.clipping import ClippedSum, Layout
 from dpdd.common.privacy.entropy import Entropy
-from dpdd.common.privacy.events import Event, Gaussian, NonPrivate, compose
-from dpdd.common.privacy.privatise import Privatised, noise_distance, privatise
+from dpdd.common.privacy.events import Gaussian, NonPrivate
+from dpdd.common.privacy.privatise import Privatised, privatise
 from dpdd.common.progress import Progress
 from dpdd.common.randomness import uniforms
 from dpdd.common.wire.request import ReleaseRequest
 
 S = TypeVar("S", bound=Settings)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a release will cost and weigh, known before any record is read.
-
-    `event` and `distance` are those of this release. If it is one of several stages that are reserved together,
-    `whole` and `whole_distance` are those of all of them; `guarantee` is always that of the whole.
-    """
-
-    event: Event
-    guarantee: Guarantee
-    distance: float
-    coordinates: int
-    size: int | None = None
-    whole: Event | None = None
-    whole_distance: float | None = None
-
-    @property
-    def bytes(self) -> int:
-        """Roughly what will be sent; the noisy sums themselves where no `size` is known."""
-        return 8 * self.coordinates if self.size is None else self.size
 
 
 class Mechanism(ABC, Generic[S]):
@@ -65,10 +42,6 @@ class Mechanism(ABC, Generic[S]):
         super().__init_subclass__()
         (cls.settings_schema,) = schemas_of(cls, Mechanism)
         check_overrides(cls, Mechanism)
-
-    @abstractmethod
-    def plan(self, request: ReleaseRequest, settings: S) -> Plan:
-        """The cost of answering `request`, whatever the records are; ConfigError where `run` could not answer it."""
 
     @abstractmethod
     def run(
@@ -92,46 +65,6 @@ def mechanism(method: AnyQuery) -> Mechanism[Any]:
     if half.settings_schema is not method.settings_schema:
         raise TypeError(f"the halves of {method.name} have different settings")
     return half
-
-
-def gaussian_plan(request: ReleaseRequest, layouts: Sequence[Layout], first_share: float = 1.0) -> Plan:
-    """One Gaussian over the whole layout of each stage, with the least noise that meets the request's (ε, δ).
-
-    Gaussians compose by adding 1/σ²: the first stage has `first_share` of that, the others share the rest. This holds
-    for stages that were chosen after seeing the answers to earlier ones, as each has sensitivity 1 whatever it asks.
-    The sampler's distance to ideal noise, over all stages, comes off δ before σ is chosen.
-    """
-    layout, later = layouts[request.stage], len(layouts) - 1
-    if later and not 0.0 < first_share < 1.0:
-        raise ValueError(f"of several stages, the first has a share of the budget between 0 and 1, not {first_share}")
-    if math.isinf(request.epsilon):
-        return Plan(NonPrivate(), Guarantee(math.inf, request.delta, "none"), 0.0, layout.coordinates)
-
-    def events(sigma: float) -> list[Gaussian]:
-        if not later:
-            return [Gaussian(sigma)]
-        other = Gaussian(sigma / math.sqrt((1.0 - first_share) / later))
-        return [Gaussian(sigma / math.sqrt(first_share)), *[other] * later]
-
-    def whole(sigma: float) -> Event:
-        return compose(*events(sigma))
-
-    def distances(sigma: float) -> list[float]:
-        return [noise_distance(event, each) for event, each in zip(events(sigma), layouts, strict=True)]
-
-    first = calibrate(whole, request.epsilon, request.delta)
-    slack = (1.0 + math.exp(request.epsilon)) * math.fsum(distances(first))
-    if slack >= request.delta:
-        raise ValueError(
-            f"at epsilon {request.epsilon:g} the distance of so much noise to ideal noise costs {slack:.2g}, which is "
-            f"more than delta, {request.delta:g}; ask for a smaller epsilon or a larger delta"
-        )
-    sigma = calibrate(whole, request.epsilon, request.delta - slack)
-    guarantee = Guarantee(request.epsilon, request.delta, EXACT)
-    event, distance = events(sigma)[request.stage], distances(sigma)[request.stage]
-    if not later:
-        return Plan(event, guarantee, distance, layout.coordinates)
-    return Plan(event, guarantee, distance, layout.coordinates, None, whole(sigma), math.fsum(distances(sigma)))
 
 
 Contribution = tuple[NDArray[np.float32], Mapping[str, tuple[NDArray[np.float32], NDArray[np.float32]]]]

@@ -16,11 +16,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dpdd.client.mechanisms.base import Contribution, Mechanism, Plan, gaussian_plan, privatised_sum
+from dpdd.client.mechanisms.base import Contribution, Mechanism, privatised_sum
 from dpdd.client.records.records import Records
 from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.dp_merf.settings import MethodSettings
 from dpdd.common.methods.dp_merf.specification import embed, frequencies, layout
+from dpdd.common.methods.plan import Plan
 from dpdd.common.privacy.entropy import Entropy
 from dpdd.common.privacy.privatise import Privatised
 from dpdd.common.progress import Progress
@@ -29,10 +30,6 @@ from dpdd.common.wire.request import ReleaseRequest
 
 class DPMERFMechanism(Mechanism[MethodSettings]):
     """Class sums of random Fourier features."""
-
-    def plan(self, request: ReleaseRequest, settings: MethodSettings) -> Plan:
-        """One Gaussian release of all class sums."""
-        return gaussian_plan(request, [layout(settings, RunDescription.of(request))])
 
     def run(
         self,

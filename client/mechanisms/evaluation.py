@@ -29,12 +29,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dpdd.client.mechanisms.base import Contribution, Contributions, Mechanism, Plan, gaussian_plan, privatised_sum
+from dpdd.client.mechanisms.base import Contribution, Contributions, Mechanism, privatised_sum
 from dpdd.client.records.records import Records
-from dpdd.common.errors import ConfigError
 from dpdd.common.methods.base import RunDescription
-from dpdd.common.methods.evaluation.models import Classifier, classifiers
+from dpdd.common.methods.evaluation.models import Classifier, answers, classifiers
 from dpdd.common.methods.evaluation.settings import EvaluationSettings
+from dpdd.common.methods.plan import Plan
 from dpdd.common.methods.registry import query
 from dpdd.common.privacy.clipping import Layout
 from dpdd.common.privacy.entropy import Entropy
@@ -48,15 +48,6 @@ BATCH = 16
 
 class EvaluationMechanism(Mechanism[EvaluationSettings]):
     """Histograms of right and wrong answers."""
-
-    def plan(self, request: ReleaseRequest, settings: EvaluationSettings) -> Plan:
-        """One Gaussian over all histograms, once the models are known to answer an image of this shape."""
-        run = RunDescription.of(request)
-        for model in classifiers(request.stage_input, settings, run):
-            answers = _answers(model, torch.zeros(1, *run.shape))
-            if answers.shape != (len(run.classes),):
-                raise ConfigError(f"a model gives {answers.shape} answers to an image, not one for each class")
-        return gaussian_plan(request, [_layout(request, settings)])
 
     def run(
         self,
@@ -97,18 +88,11 @@ def _contributions(models: Sequence[Classifier], settings: EvaluationSettings, s
                 continue
             buffer.copy_(torch.from_numpy(image))
             for number, model in enumerate(models):
-                answered = cell(_answers(model, buffer), int(label), settings.bins)
+                answered = cell(answers(model, buffer), int(label), settings.bins)
                 row[number * settings.cells + answered] = settings.weight
         return rows, {}
 
     return contributions
-
-
-def _answers(model: Classifier, images: torch.Tensor) -> NDArray[np.float64]:
-    """The logits of one image."""
-    with torch.inference_mode():
-        answers: NDArray[np.float64] = model(images)[0].numpy().astype(np.float64)
-    return answers
 
 
 def cell(logits: NDArray[np.float64], label: int, bins: int) -> int:

@@ -16,14 +16,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dpdd.client.mechanisms.base import Contribution, Mechanism, Plan, gaussian_plan, privatised_sum
+from dpdd.client.mechanisms.base import Contribution, Mechanism, privatised_sum
 from dpdd.client.records.records import Records
-from dpdd.common.errors import ConfigError
 from dpdd.common.methods.base import RunDescription
+from dpdd.common.methods.plan import Plan
 from dpdd.common.methods.sps.classifier import residuals
 from dpdd.common.methods.sps.feature_statistics import CLASS_SUMS, RESIDUAL, SECOND_MOMENT
+from dpdd.common.methods.sps.planning import stage_input
 from dpdd.common.methods.sps.settings import MethodSettings
-from dpdd.common.methods.sps.specification import check_pinned, specification, specifications, stage_input_shapes
+from dpdd.common.methods.sps.specification import specification
 from dpdd.common.privacy.entropy import Entropy
 from dpdd.common.privacy.privatise import Privatised
 from dpdd.common.progress import Progress
@@ -32,20 +33,6 @@ from dpdd.common.wire.request import ReleaseRequest
 
 class SPSMechanism(Mechanism[MethodSettings]):
     """Sums of embeddings and feature statistics, in stages."""
-
-    def plan(self, request: ReleaseRequest, settings: MethodSettings) -> Plan:
-        """One Gaussian release of all statistics, for each stage."""
-        if request.stage >= settings.stages:
-            raise ConfigError(
-                f"the run has {settings.stages} stages, and this is a request for stage {request.stage + 1}"
-            )
-        check_pinned(settings)
-        specs = specifications(settings, RunDescription.of(request), settings.stages)
-        expected = stage_input_shapes(specs[request.stage]) if request.stage else {}
-        given = {name: array.shape for name, array in request.stage_input.items()}
-        if given != expected or not all(np.isfinite(array).all() for array in _single(request).values()):
-            raise ConfigError(f"the request has the stage input {given}, and should have finite arrays {expected}")
-        return gaussian_plan(request, [spec.layout for spec in specs], settings.first_share)
 
     def run(
         self,
@@ -58,7 +45,7 @@ class SPSMechanism(Mechanism[MethodSettings]):
     ) -> Privatised:
         """Sum the contributions of all records, and privatise the sum."""
         spec = specification(settings, RunDescription.of(request), request.stage)
-        given = {name: torch.from_numpy(array) for name, array in _single(request).items()}
+        given = {name: torch.from_numpy(array) for name, array in stage_input(request).items()}
         reference = None
         if "rows" in given:
             scale = [torch.full((statistic.width,), spec.weights[statistic.name]) for statistic in spec.statistics]
@@ -80,12 +67,6 @@ class SPSMechanism(Mechanism[MethodSettings]):
             return np.concatenate(parts, axis=1), factors
 
         return privatised_sum(records, spec.layout, contributions, plan, entropy, progress)
-
-
-def _single(request: ReleaseRequest) -> dict[str, NDArray[np.float32]]:
-    """The stage input in single precision, in which it is used; numbers too large for that become infinite."""
-    with np.errstate(over="ignore"):
-        return {name: np.array(array, dtype=np.float32) for name, array in request.stage_input.items()}
 
 
 MECHANISM = SPSMechanism()

@@ -30,6 +30,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast, get_args, get_origin
 
 from dpdd.common.config import Settings, validate
+from dpdd.common.methods.plan import ArrayType, Plan, gaussian_plan
 from dpdd.common.privacy.clipping import Layout
 from dpdd.common.progress import Progress, silent
 from dpdd.common.wire.request import Kind, ReleaseRequest
@@ -211,6 +212,14 @@ class Query(ABC, Generic[S]):
     def layout(self, settings: S, run: RunDescription, stage: int) -> Layout:
         """The released sums of a stage."""
 
+    def plan(self, request: ReleaseRequest, settings: S) -> Plan:
+        """The cost and the layout of an answer, whatever the records are; ConfigError where no silo could answer.
+
+        One Gaussian over the layout, by default; a method with several stages says how they share the budget.
+        """
+        run = RunDescription.of(request)
+        return gaussian_plan(request, [self.layout(settings, run, stage) for stage in range(self.stages(settings))])
+
     def count_weight(self, settings: S, stage: int) -> float | None:
         """What a record weighs in the class counts of a stage (segment `count`); None for releases without counts."""
         return None
@@ -251,6 +260,10 @@ class Method(Query[S], Generic[S, T], family=""):
     @abstractmethod
     def synthesise(self, statistics: Sequence[Statistics], settings: S, synthesis: T, run: RunDescription) -> Product:
         """The dataset, or the model, that the statistics of all stages give. Pure post-processing."""
+
+    def label_arrays(self, settings: S, synthesis: T, run: RunDescription) -> Mapping[str, ArrayType]:
+        """What a distilled set has beside images, hard labels and counts: `soft` labels, the weights of a `teacher`."""
+        return {}
 
     def joint_teacher(
         self, firsts: Sequence[Statistics], settings: S, tasks: Sequence[tuple[str, ...]], run: RunDescription

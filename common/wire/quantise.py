@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 _LARGEST = 2**15 - 1
-_STEP = "-step"
+STEP = "-step"
+"""What the name of the array with the step ends in."""
 
 
 def quantise(arrays: Mapping[str, NDArray], name: str) -> dict[str, NDArray]:
@@ -27,7 +28,7 @@ def quantise(arrays: Mapping[str, NDArray], name: str) -> dict[str, NDArray]:
     sums = arrays[name]
     step = max(1, -(-int(np.abs(sums).max(initial=0)) // _LARGEST))
     multiples = np.rint(sums / step).astype(np.int16)
-    return {**arrays, name: multiples, name + _STEP: np.array([[step]], dtype=np.int64)}
+    return {**arrays, name: multiples, name + STEP: np.array([[step]], dtype=np.int64)}
 
 
 def dequantise(arrays: Mapping[str, NDArray]) -> dict[str, NDArray]:
@@ -37,10 +38,10 @@ def dequantise(arrays: Mapping[str, NDArray]) -> dict[str, NDArray]:
     """
     dequantised = dict(arrays)
     for name, array in arrays.items():
-        step = arrays.get(name + _STEP)
+        step = arrays.get(name + STEP)
         if array.dtype == np.int16 and step is not None and step.dtype == np.int64 and step.shape == (1, 1):
             if not 1 <= int(step[0, 0]) < 2**47:
                 continue
             dequantised[name] = array.astype(np.int64) * step[0, 0]
-            del dequantised[name + _STEP]
+            del dequantised[name + STEP]
     return dequantised

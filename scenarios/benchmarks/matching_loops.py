@@ -28,6 +28,7 @@ from dpdd.common.methods.matching import synthesis as matching
 from dpdd.common.methods.matching.settings import SIGNAL, MethodSettings, SynthesisSettings
 from dpdd.common.methods.matching.specification import auxiliary as auxiliary_images
 from dpdd.common.methods.matching.subspace import Subspace
+from dpdd.common.methods.registry import method as method_called
 from dpdd.common.models.random_net import RandomNet
 from dpdd.common.privacy.entropy import SeededEntropy
 from dpdd.common.privacy.sampling import poisson_sample
@@ -153,7 +154,7 @@ class Bench:
 
     def engine_sums(self) -> Statistics:
         """All draws by the mechanism; without noise, as it can be in simulations only."""
-        plan = MECHANISM.plan(self.request, self.method)
+        plan = method_called("dosser").plan(self.request, self.method)
         release = MECHANISM.run(self.records, self.request, self.method, plan, SeededEntropy(SEED), silent)
         return of_one_silo(release.arrays, release.event)
 

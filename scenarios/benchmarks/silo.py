@@ -39,6 +39,7 @@ def _bench(options: argparse.Namespace) -> None:
     from dpdd.client.mechanisms.base import BATCH
     from dpdd.client.mechanisms.sps import MECHANISM
     from dpdd.client.records.records import Records
+    from dpdd.common.methods.registry import method as method_called
     from dpdd.common.methods.sps.settings import MethodSettings
     from dpdd.common.models.backbone import load
     from dpdd.common.privacy import discrete_gaussian
@@ -78,10 +79,10 @@ def _bench(options: argparse.Namespace) -> None:
                 backbone.network.features(torch.from_numpy(images[start : start + BATCH]))
 
     def silo() -> None:
-        plan = MECHANISM.plan(first, settings)
+        plan = method_called("sps").plan(first, settings)
         MECHANISM.run(records, first, settings, plan, SeededEntropy(0), lambda *_: None)
 
-    numbers = MECHANISM.plan(first, settings).coordinates
+    numbers = method_called("sps").plan(first, settings).coordinates
 
     def noise() -> None:
         discrete_gaussian.sample(discrete_gaussian.scale_for(SIGMA * FIXED_POINT_ONE), numbers, SeededEntropy(0))

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from dpdd.client import local_synthesis, stages
-from dpdd.client.mechanisms.base import mechanism
+from dpdd.client import stages
 from dpdd.common.errors import ConfigError
-from dpdd.common.methods.registry import method
+from dpdd.common.methods.request_plan import plan_of
 from dpdd.common.privacy.accounting import LARGEST_EPSILON, calibrate, gaussian_releases
 from dpdd.common.privacy.events import Gaussian
 from dpdd.common.privacy.filters import Budget, Spending, verdict
-from dpdd.common.synthesis.distilled_set import method_values
-from dpdd.common.wire.request import Kind, ReleaseRequest, decode_request
+from dpdd.common.wire.request import ReleaseRequest, decode_request
 from dpdd.server.run.requests import make_request
 from dpdd.server.run.scenario import Scenario
 
@@ -50,10 +48,4 @@ def _spending(request: ReleaseRequest) -> Spending:
 
 @lru_cache(maxsize=16)
 def _spent(data: bytes) -> Spending:
-    request = decode_request(data)
-    chosen = method(request.method)
-    settings = chosen.settings(method_values(request))
-    plan = mechanism(chosen).plan(request, settings)
-    if request.kind is Kind.DISTILLED_SET:
-        plan = local_synthesis.planned(plan, request, chosen.stages(settings))
-    return stages.reserved(plan)
+    return stages.reserved(plan_of(decode_request(data)))

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from dpdd.common.cli import table
 from dpdd.common.errors import ConfigError
 from dpdd.common.methods.base import RunDescription
-from dpdd.common.methods.evaluation.query import segment_of
-from dpdd.common.methods.evaluation.settings import EvaluationSettings
+from dpdd.common.methods.evaluation.settings import EvaluationSettings, segment_of
 from dpdd.common.methods.registry import QUERIES
 from dpdd.common.privacy.accounting import calibrate, gaussian_releases
 from dpdd.common.wire.release import Release

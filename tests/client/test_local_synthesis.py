@@ -107,5 +107,5 @@ def test_a_policy_may_allow_some_kinds_only(tmp_path: Path) -> None:
 def test_a_plan_says_what_the_set_will_weigh(tmp_path: Path) -> None:
     silo = make_silo(tmp_path / "north")
     _, plan = silo.plan(distil_request())
-    assert plan.bytes == 12 * (64 + 8)
+    assert plan.bytes == 12 * (64 + 8) + 3 * 4  # images, labels, counts
     assert plan.event == silo.plan(make_request())[1].event

@@ -238,14 +238,14 @@ def test_a_stage_that_would_cost_other_than_was_reserved_is_refused(
 ) -> None:
     silo = staged_silo(tmp_path / "north")
     released(silo, ask())
-    honest = staged.StagedMechanism.plan
+    honest = staged.Staged.plan
 
     def louder(self: Any, request: ReleaseRequest, settings: staged.MethodSettings) -> Any:
         plan = honest(self, request, settings)
         sharper = Gaussian(plan.event.sigma / 2)
         return replace(plan, event=sharper, whole=compose(sharper, plan.whole))
 
-    monkeypatch.setattr(staged.StagedMechanism, "plan", louder)
+    monkeypatch.setattr(staged.Staged, "plan", louder)
     refusal = refused(silo, ask(1))
     assert refusal.reason is Reason.NOT_ALLOWED and "not what was reserved" in refusal.message
     assert len(silo.outbox.ids()) == 1
@@ -479,7 +479,7 @@ def test_the_operator_sees_stages(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_all_stages_together_have_the_promised_guarantee(stages: int, epsilon: float) -> None:
     settings = staged.MethodSettings(stages=stages)
     requests = [ask(stage, settings={"stages": stages}, epsilon=epsilon) for stage in range(stages)]
-    plans = [staged.MECHANISM.plan(request, settings) for request in requests]
+    plans = [staged.METHOD.plan(request, settings) for request in requests]
     total = gaussian_mu(compose(*(plan.event for plan in plans)))
     assert total is not None
     slack = (1.0 + math.exp(epsilon)) * math.fsum(plan.distance for plan in plans)

@@ -21,11 +21,12 @@ import torch
 from numpy.typing import NDArray
 
 from dpdd.client import silo as silo_module
-from dpdd.client.mechanisms.base import Plan, mechanism
+from dpdd.client.mechanisms.base import mechanism
 from dpdd.client.records.records import Records
 from dpdd.client.silo import Silo
 from dpdd.common.config import Settings
 from dpdd.common.methods.base import DataKind, Method, RunDescription
+from dpdd.common.methods.plan import Plan
 from dpdd.common.methods.registry import AnyMethod, AnyQuery, query
 from dpdd.common.privacy import discrete_gaussian, sampling
 from dpdd.common.privacy.accounting import guarantee, rdp_guarantee
@@ -181,7 +182,7 @@ class Trial:
         return replace(self.case.request(epsilon), stage=stage, stage_input=self.inputs[stage])
 
     def plan(self, stage: int, epsilon: float) -> Plan:
-        return mechanism(self.case.entry).plan(self.request(stage, epsilon), self.case.values())
+        return self.case.entry.plan(self.request(stage, epsilon), self.case.values())
 
     def answer(
         self,

@@ -18,10 +18,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from dpdd.client.mechanisms.base import Contribution, Mechanism, Plan, gaussian_plan, privatised_sum
+from dpdd.client.mechanisms.base import Contribution, Mechanism, privatised_sum
 from dpdd.client.records.records import Records
 from dpdd.common.config import Settings
 from dpdd.common.methods.base import DataKind, Method, RunDescription
+from dpdd.common.methods.plan import Plan, gaussian_plan
 from dpdd.common.methods.registry import METHODS
 from dpdd.common.privacy.clipping import ClippedSum, Layout, class_segment
 from dpdd.common.privacy.entropy import Entropy, SeededEntropy
@@ -58,6 +59,18 @@ class ClassSums(Method[NoSettings, NoSettings], family="planted"):
     ) -> Mapping[str, NDArray]:
         return {"mean": np.full(SIDE * SIDE, 0.1, np.float32)}
 
+    def plan(self, request: ReleaseRequest, settings: NoSettings) -> Plan:
+        if request.stage and request.stage_input.keys() != {"mean"}:
+            raise ValueError("the second stage has a mean")
+        asked = replace(request, epsilon=2.0 * request.epsilon) if FAULT == "calibrated to twice the ε" else request
+        run = RunDescription.of(request)
+        plan = gaussian_plan(asked, [LAYOUT(run.classes)] * 2, 0.5)
+        if FAULT == "calibrated to twice the ε":
+            plan = replace(plan, guarantee=replace(plan.guarantee, epsilon=request.epsilon))
+        if FAULT == "one stage is reserved" and isinstance(plan.event, Gaussian):
+            plan = replace(plan, whole=plan.event)
+        return plan
+
     def count_weight(self, settings: NoSettings, stage: int) -> float | None:
         if FAULT == "counts are not stated":
             return None
@@ -80,18 +93,6 @@ class ClassSums(Method[NoSettings, NoSettings], family="planted"):
 
 class ClassSumsMechanism(Mechanism[NoSettings]):
     """The private half."""
-
-    def plan(self, request: ReleaseRequest, settings: NoSettings) -> Plan:
-        if request.stage and request.stage_input.keys() != {"mean"}:
-            raise ValueError("the second stage has a mean")
-        asked = replace(request, epsilon=2.0 * request.epsilon) if FAULT == "calibrated to twice the ε" else request
-        run = RunDescription.of(request)
-        plan = gaussian_plan(asked, [LAYOUT(run.classes)] * 2, 0.5)
-        if FAULT == "calibrated to twice the ε":
-            plan = replace(plan, guarantee=replace(plan.guarantee, epsilon=request.epsilon))
-        if FAULT == "one stage is reserved" and isinstance(plan.event, Gaussian):
-            plan = replace(plan, whole=plan.event)
-        return plan
 
     def run(
         self,

@@ -27,8 +27,13 @@ from torch import Tensor
 
 from dpdd.common.errors import ConfigError, DpddError
 from dpdd.common.methods.base import RunDescription
-from dpdd.common.methods.evaluation.query import segment_of
-from dpdd.common.methods.evaluation.settings import ConvNetModel, EvaluationSettings, ModelSettings, TeacherModel
+from dpdd.common.methods.evaluation.settings import (
+    ConvNetModel,
+    EvaluationSettings,
+    ModelSettings,
+    TeacherModel,
+    segment_of,
+)
 from dpdd.common.models import backbone as backbones
 from dpdd.common.models.choice import built_shape
 from dpdd.common.models.evaluation_convnet import EvaluationConvNet
@@ -177,3 +182,10 @@ def _backbone(name: str, sha256: str) -> backbones.Backbone:
             return backbones.load(name, sha256)
     except DpddError as error:
         raise ConfigError(str(error)) from None
+
+
+def answers(model: Classifier, images: torch.Tensor) -> NDArray[np.float64]:
+    """The logits of one image."""
+    with torch.inference_mode():
+        logits: NDArray[np.float64] = model(images)[0].numpy().astype(np.float64)
+    return logits

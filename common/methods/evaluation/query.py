@@ -10,8 +10,10 @@ from __future__ import annotations
 from typing import ClassVar
 
 from dpdd.common.methods.base import Query, RunDescription
-from dpdd.common.methods.evaluation.settings import EvaluationSettings, TeacherModel
+from dpdd.common.methods.evaluation.settings import EvaluationSettings, TeacherModel, segment_of
+from dpdd.common.methods.plan import Plan
 from dpdd.common.privacy.clipping import Layout, class_segment
+from dpdd.common.wire.request import ReleaseRequest
 
 
 class Evaluation(Query[EvaluationSettings], family="evaluation"):
@@ -24,15 +26,12 @@ class Evaluation(Query[EvaluationSettings], family="evaluation"):
         numbers = range(len(settings.models))
         return Layout(tuple(class_segment(segment_of(each), settings.cells, len(run.classes)) for each in numbers))
 
+    def plan(self, request: ReleaseRequest, settings: EvaluationSettings) -> Plan:
+        """One Gaussian over all histograms, once the models are known to answer an image of this shape."""
+        from dpdd.common.methods.evaluation import planning
+
+        return planning.plan(request, settings, self.layout(settings, RunDescription.of(request), request.stage))
+
     def backbones(self, settings: EvaluationSettings) -> tuple[str, ...]:
         """Those of the teachers; each is pinned in the settings."""
         return tuple(model.backbone for model in settings.models if isinstance(model, TeacherModel))
-
-
-def segment_of(model: int) -> str:
-    """The name of a model's histogram in a release, and the beginning of its arrays' names in a request.
-
-    >>> segment_of(0)
-    'model0'
-    """
-    return f"model{model}"

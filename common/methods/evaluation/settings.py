@@ -68,3 +68,12 @@ class EvaluationSettings(Settings):
     def weight(self) -> float:
         """What a record adds to its cell of each of the m models: 1/√m, so that its contribution has norm 1."""
         return 1.0 / math.sqrt(max(len(self.models), 1))
+
+
+def segment_of(model: int) -> str:
+    """The name of a model's histogram in a release, and the beginning of its arrays' names in a request.
+
+    >>> segment_of(0)
+    'model0'
+    """
+    return f"model{model}"

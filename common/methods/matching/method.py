@@ -37,7 +37,9 @@ from typing import TYPE_CHECKING
 from dpdd.common.errors import ConfigError
 from dpdd.common.methods.base import Method, RunDescription
 from dpdd.common.methods.matching.settings import MethodSettings, SynthesisSettings
+from dpdd.common.methods.plan import Plan
 from dpdd.common.privacy.clipping import Layout
+from dpdd.common.wire.request import ReleaseRequest
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -71,6 +73,12 @@ class Matching(Method[MethodSettings, SynthesisSettings], family="matching"):
         from dpdd.common.methods.matching import specification
 
         return specification.layout(settings, run, stage)
+
+    def plan(self, request: ReleaseRequest, settings: MethodSettings) -> Plan:
+        """All draws as one release, after a Gaussian one where auxiliary images are generated."""
+        from dpdd.common.methods.matching import planning
+
+        return planning.plan(request, settings)
 
     def stage_input(
         self, statistics: Sequence[Statistics], settings: MethodSettings, run: RunDescription

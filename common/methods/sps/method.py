@@ -19,8 +19,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from dpdd.common.methods.base import Method, RunDescription
+from dpdd.common.methods.plan import ArrayType, Plan
 from dpdd.common.methods.sps.settings import MethodSettings, SynthesisSettings
 from dpdd.common.privacy.clipping import Layout
+from dpdd.common.wire.request import ReleaseRequest
 
 if TYPE_CHECKING:
     import numpy as np
@@ -50,6 +52,12 @@ class SPS(Method[MethodSettings, SynthesisSettings], family="sps"):
 
         return specification(settings, run, stage).layout
 
+    def plan(self, request: ReleaseRequest, settings: MethodSettings) -> Plan:
+        """One Gaussian release of all statistics, for each stage."""
+        from dpdd.common.methods.sps import planning
+
+        return planning.plan(request, settings)
+
     def stage_input(
         self, statistics: Sequence[Statistics], settings: MethodSettings, run: RunDescription
     ) -> Mapping[str, NDArray]:
@@ -77,6 +85,20 @@ class SPS(Method[MethodSettings, SynthesisSettings], family="sps"):
         from dpdd.common.methods.sps import synthesis as sps
 
         return sps.synthesise(statistics, settings, synthesis, run)
+
+    def label_arrays(
+        self, settings: MethodSettings, synthesis: SynthesisSettings, run: RunDescription
+    ) -> Mapping[str, ArrayType]:
+        """The classifier on the embedding, where one is released, and its labels unless nobody wants them."""
+        from dpdd.common.methods.sps.specification import specification
+
+        embedding = specification(settings, run, 0).embedding
+        if embedding is None:
+            return {}
+        classes = len(run.classes)
+        teacher = {"teacher": ArrayType("float32", (classes, embedding.dimensions))}
+        soft = ArrayType("float32", (classes * run.images_per_class, classes), at_most=True)
+        return {**teacher, "soft": soft} if synthesis.soft_labels else teacher
 
     def joint_teacher(
         self,

@@ -16,12 +16,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dpdd.client.mechanisms.base import Contribution, Mechanism, Plan, gaussian_plan, mechanism, privatised_sum
+from dpdd.client.mechanisms.base import Contribution, Mechanism, mechanism, privatised_sum
 from dpdd.client.mechanisms.dp_merf import MECHANISM as DP_MERF
 from dpdd.client.records.records import Records
 from dpdd.common.config import Settings
 from dpdd.common.methods.base import check_complete
 from dpdd.common.methods.dp_merf.settings import MethodSettings as DPMERFSettings
+from dpdd.common.methods.plan import gaussian_plan
 from dpdd.common.methods.registry import METHODS, method
 from dpdd.common.privacy.accounting import (
     EXACT,
@@ -179,7 +180,7 @@ def test_dp_merf_s_contributions_do_not_depend_on_their_place(features: int) -> 
     values = DPMERFSettings(features=features)
     asked = replace(request(epsilon=math.inf), method="dp-merf", shape=(1, 8, 8))
     images, labels = np.random.default_rng(0).random((40, 1, 8, 8), dtype=np.float32), np.arange(40) % 3
-    plan = DP_MERF.plan(asked, values)
+    plan = method("dp-merf").plan(asked, values)
 
     def sums(kept: slice) -> NDArray[np.int64]:
         records = Records(images[kept], labels[kept])
@@ -201,29 +202,26 @@ class OwnSettings(Settings):
 class Plain(Mechanism[OwnSettings]):
     """Keeps the contract."""
 
-    def plan(self, request: ReleaseRequest, settings: OwnSettings) -> Plan:
-        return self._planned(request)
-
     def run(self, records: Any, request: Any, settings: Any, plan: Any, entropy: Any, progress: Any) -> Any:
-        raise NotImplementedError
+        return self._summed(records)
 
-    def _planned(self, request: ReleaseRequest) -> Plan:
-        return gaussian_plan(request, [FIRST])
+    def _summed(self, records: Any) -> Any:
+        raise NotImplementedError
 
 
 def misspelt() -> None:
     class Crooked(Mechanism[OwnSettings]):
-        def paln(self, request: ReleaseRequest, settings: OwnSettings) -> Plan: ...  # type: ignore[empty-body]
+        def rnu(self, records: Any, request: Any, settings: Any, plan: Any, entropy: Any, progress: Any) -> Any: ...
 
 
 def misspelt_in_a_subclass() -> None:
     class Crooked(Plain):
-        def plans(self, request: ReleaseRequest, settings: OwnSettings) -> Plan: ...  # type: ignore[empty-body]
+        def runs(self, records: Any, request: Any, settings: Any, plan: Any, entropy: Any, progress: Any) -> Any: ...
 
 
 def too_few_parameters() -> None:
     class Crooked(Mechanism[OwnSettings]):
-        def plan(self, request: ReleaseRequest) -> Plan: ...  # type: ignore[override, empty-body]
+        def run(self, records: Any) -> Any: ...  # type: ignore[override]
 
 
 def other_parameters() -> None:
@@ -234,25 +232,25 @@ def other_parameters() -> None:
 def a_static_method() -> None:
     class Crooked(Plain):
         @staticmethod
-        def plan(request: ReleaseRequest, settings: OwnSettings) -> Plan: ...  # type: ignore[override, empty-body]
+        def run(records: Any, request: Any) -> Any: ...  # type: ignore[override]
 
 
 def no_schema() -> None:
     class Crooked(Mechanism):
-        def plan(self, request: ReleaseRequest, settings: Any) -> Plan: ...  # type: ignore[empty-body]
+        def run(self, records: Any, request: Any, settings: Any, plan: Any, entropy: Any, progress: Any) -> Any: ...
 
 
 def a_schema_that_is_none() -> None:
     class Crooked(Mechanism[dict]):  # type: ignore[type-var]
-        def plan(self, request: ReleaseRequest, settings: Any) -> Plan: ...  # type: ignore[empty-body]
+        def run(self, records: Any, request: Any, settings: Any, plan: Any, entropy: Any, progress: Any) -> Any: ...
 
 
 DEFINITIONS: dict[Callable[[], None], str] = {
-    misspelt: r"Crooked\.paln is no part of the contract of a Mechanism; did you mean plan\?",
-    misspelt_in_a_subclass: r"Crooked\.plans is no part of the contract of a Mechanism; did you mean plan\?",
-    too_few_parameters: r"plan takes \(self, request\), .* asks for \(self, request, settings\)",
+    misspelt: r"Crooked\.rnu is no part of the contract of a Mechanism; did you mean run\?",
+    misspelt_in_a_subclass: r"Crooked\.runs is no part of the contract of a Mechanism; did you mean run\?",
+    too_few_parameters: r"run takes \(self, records\), .* asks for \(self, records, request, .*progress\)",
     other_parameters: r"run takes \(.*plan, progress, entropy\), .* asks for \(.*plan, entropy, progress\)",
-    a_static_method: r"plan is not a method",
+    a_static_method: r"run is not a method",
     no_schema: r"Crooked does not name its settings: class Crooked\(Mechanism\[\.\.\.\]\)",
     a_schema_that_is_none: r"Crooked does not name its settings",
 }
@@ -268,7 +266,7 @@ def test_a_mechanism_that_does_not_keep_the_contract_cannot_be_defined(
 
 def test_a_mechanism_that_lacks_a_member_cannot_be_made() -> None:
     class Half(Mechanism[OwnSettings]):
-        def plan(self, request: ReleaseRequest, settings: OwnSettings) -> Plan: ...  # type: ignore[empty-body]
+        def _help(self) -> None: ...
 
     with pytest.raises(TypeError, match=r"abstract.*run"):
         Half()  # type: ignore[abstract]

@@ -21,6 +21,7 @@ from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.evaluation import models as models_module
 from dpdd.common.methods.evaluation.models import SentModel, classifiers, teacher_model
 from dpdd.common.methods.evaluation.settings import EvaluationSettings
+from dpdd.common.methods.registry import query
 from dpdd.common.models import backbone as backbones
 from dpdd.common.models.convnet import ConvNetArchitecture
 from dpdd.common.privacy.clipping import FIXED_POINT_ONE
@@ -50,7 +51,7 @@ def run(
     """What the mechanism gives, through the encoding of the request."""
     request = decode_request(request.encode())
     settings = EvaluationSettings.model_validate(dict(request.settings))
-    plan = MECHANISM.plan(request, settings)
+    plan = query("evaluation").plan(request, settings)
     answer = MECHANISM.run(Records(features, labels), request, settings, plan, entropy or SeededEntropy(0), silent)
     return dict(answer.arrays)
 
@@ -181,7 +182,7 @@ def scale_accepted(noise: NDArray[np.float64], sigma: float) -> bool:
 def test_the_noise_of_each_histogram_is_as_wide_as_stated(count: int) -> None:
     request = ask(*(network(seed, 2) for seed in range(count)), bins=100, classes=PAIR)
     settings = EvaluationSettings.model_validate(dict(request.settings))
-    event = MECHANISM.plan(request, settings).event
+    event = query("evaluation").plan(request, settings).event
     assert isinstance(event, Gaussian)
     nobody = np.zeros((0, *SHAPE), np.float32), np.zeros(0, np.int64)
     drawn = [run(request, *nobody, SeededEntropy(seed)) for seed in range(5)]
@@ -196,7 +197,7 @@ def test_m_models_cost_the_root_of_m() -> None:
     for count in (1, 4, 16):
         request = ask(*[network(0, 2)] * count, classes=PAIR)
         settings = EvaluationSettings.model_validate(dict(request.settings))
-        event = MECHANISM.plan(request, settings).event
+        event = query("evaluation").plan(request, settings).event
         assert isinstance(event, Gaussian)
         sigmas.append(event.sigma)
         counts = clean(request, *images(1, 2))

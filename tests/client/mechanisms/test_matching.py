@@ -21,14 +21,13 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from dpdd.client.mechanisms import matching as mechanism
-from dpdd.client.mechanisms.base import Plan
 from dpdd.client.mechanisms.matching import MECHANISM
 from dpdd.client.records.records import Records
 from dpdd.client.silo import Silo
 from dpdd.common.errors import ConfigError
 from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.dp_merf.settings import SynthesisSettings as GeneratorSettings
-from dpdd.common.methods.matching import synthesis
+from dpdd.common.methods.matching import planning, synthesis
 from dpdd.common.methods.matching.settings import MethodSettings
 from dpdd.common.methods.matching.signals import MOST_FEATURES, Signals, clipped
 from dpdd.common.methods.matching.specification import (
@@ -40,7 +39,8 @@ from dpdd.common.methods.matching.specification import (
     stage_input_shapes,
     stages,
 )
-from dpdd.common.methods.registry import METHODS
+from dpdd.common.methods.plan import Plan
+from dpdd.common.methods.registry import METHODS, query
 from dpdd.common.models.random_net import feature_count
 from dpdd.common.privacy import sampling
 from dpdd.common.privacy.accounting import gaussian_delta, guarantee, largest_mu, rdp_guarantee
@@ -140,7 +140,7 @@ class Draws:
     ) -> list[Sums]:
         self._kept, self._drawn, self._found = np.asarray(kept, np.int64), 0, []
         records, request = Records(images[self._kept], labels[self._kept]), asked(chosen, shape=self._shape)
-        plan = MECHANISM.plan(request, chosen)
+        plan = query("dosser").plan(request, chosen)
         released = MECHANISM.run(records, request, chosen, plan, SeededEntropy(0), lambda *_: None)
         assert self._drawn == len(self._found) == chosen.draws and released.event == NonPrivate()
         return [piece.arrays for piece in self._found]
@@ -350,7 +350,7 @@ def test_a_release_without_noise_gives_the_true_mean_signals(kind: str, encoding
     images, labels = generator.random((40, *SHAPE)).astype(np.float32), np.arange(40) % 2
     chosen = values(**KINDS[kind], rate=1.0, draws=5, encoding=encoding, count_share=0.4)
     request = asked(chosen)
-    plan = MECHANISM.plan(request, chosen)
+    plan = query("dosser").plan(request, chosen)
     found = MECHANISM.run(Records(images, labels), request, chosen, plan, SeededEntropy(0), lambda *_: None)
     wanted, known = synthesis.targets(of_one_silo(found.arrays, found.event), chosen, 3)
     assert known.tolist() == [True, True, False]
@@ -431,7 +431,7 @@ def plans_of(chosen: MethodSettings, **changes: Any) -> list[Plan]:
     """The plan of every stage."""
     first = asked(chosen, **{"epsilon": 1.0} | changes)
     later = [replace(first, stage=1, stage_input=stage_input_of(chosen))] if stages(chosen) == 2 else []
-    return [MECHANISM.plan(request, chosen) for request in (first, *later)]
+    return [query("dosser").plan(request, chosen) for request in (first, *later)]
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -465,10 +465,10 @@ def test_the_auxiliary_share_is_about_what_the_first_stage_takes() -> None:
 
 def test_samples_so_rare_that_delta_covers_them_still_get_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """A record that is sampled with probability below δ could be published in the clear, by the letter of (ε, δ)."""
-    assert mechanism.LEAST_NOISE >= 0.25
-    monkeypatch.setattr(mechanism, "LEAST_NOISE", 1.0)  # accounting for less noise takes longer
+    assert planning.LEAST_NOISE >= 0.25
+    monkeypatch.setattr(planning, "LEAST_NOISE", 1.0)  # accounting for less noise takes longer
     rare = values(rate=1e-9, draws=1)
-    plan = MECHANISM.plan(asked(rare, epsilon=1.0), rare)
+    plan = query("dosser").plan(asked(rare, epsilon=1.0), rare)
     assert plan.event == PoissonGaussian(1.0, 1e-9, 1) and plan.distance > 0.0
 
 
@@ -503,7 +503,7 @@ def test_one_entry_of_the_ledger_holds_the_event_of_all_draws(tmp_path: Path, na
     silo = matching_silo(tmp_path / "north")
     request = asked(chosen, epsilon=1.0)
     release = released(silo, request)
-    planned = MECHANISM.plan(request, chosen)
+    planned = query("dosser").plan(request, chosen)
     (reserved,) = [entry for entry in silo.ledger().entries() if entry.kind == "reserve"]
     assert release.event == planned.event == from_json(reserved.body["event"])
     assert release.ledger_entry == reserved.hash and release.releasable
@@ -551,7 +551,7 @@ def test_a_distilled_set_has_the_event_of_both_stages(tmp_path: Path, monkeypatc
 def test_noise_is_in_every_draw_and_has_the_stated_width() -> None:
     chosen = values(rate=0.3, draws=40, networks=1)
     request, sigma = asked(chosen, epsilon=1.0), 5.0
-    plan = replace(MECHANISM.plan(asked(chosen), chosen), event=PoissonGaussian(sigma, 0.3, 40))
+    plan = replace(query("dosser").plan(asked(chosen), chosen), event=PoissonGaussian(sigma, 0.3, 40))
     nobody = Records(np.zeros((0, *SHAPE), np.uint8), np.zeros(0, np.int64))
     found = MECHANISM.run(nobody, request, chosen, plan, SystemEntropy(), lambda *_: None)
     assert found.event == PoissonGaussian(sigma, 0.3, 40)
@@ -653,7 +653,7 @@ def test_hostile_requests_are_refused_in_a_sentence_and_cost_nothing(
 @pytest.mark.parametrize("shape", [(64,), (1, 3, 300), (1, 300, 3)])
 def test_records_that_no_network_can_look_at_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ConfigError, match="are not for records of shape"):
-        MECHANISM.plan(replace(asked(values()), shape=shape), values())
+        query("dosser").plan(replace(asked(values()), shape=shape), values())
 
 
 @settings(max_examples=150, deadline=None)
@@ -680,7 +680,7 @@ def test_no_request_makes_a_silo_hold_or_send_absurdly_much(
     names = tuple(f"c{n}" for n in range(classes))
     try:
         chosen = values(**changes)
-        plan = MECHANISM.plan(replace(asked(chosen), shape=shape, classes=names), chosen)
+        plan = query("dosser").plan(replace(asked(chosen), shape=shape, classes=names), chosen)
     except (ConfigError, ValueError):
         return
     features = feature_count(shape, chosen.width, chosen.depth)
@@ -695,7 +695,7 @@ def test_the_papers_own_schedules_are_not_too_large() -> None:
     """Ten thousand draws of all 2,048 features of a CIFAR-10 network, in sixteen bits."""
     chosen = values(draws=10_000, width=128, depth=3, encoding="short")
     request = replace(asked(chosen), shape=(3, 32, 32), classes=tuple(f"c{n}" for n in range(10)))
-    assert MECHANISM.plan(request, chosen).bytes == 2 * 10_000 * 10 * 2048 + 80
+    assert query("dosser").plan(request, chosen).bytes == 2 * 10_000 * 10 * 2048 + 80 + 8
 
 
 def test_what_a_coordinator_makes_of_auto_is_one_number_that_silos_accept() -> None:
@@ -716,7 +716,7 @@ def test_what_a_coordinator_makes_of_auto_is_one_number_that_silos_accept() -> N
     for request in asked_of:
         chosen = METHODS["dosser"].settings(request.settings)
         assert isinstance(chosen, MethodSettings) and chosen.model_dump(mode="json") == request.settings
-        assert MECHANISM.plan(request, chosen).coordinates == 3 * 10 * (dimensions + 1)
+        assert query("dosser").plan(request, chosen).coordinates == 3 * 10 * (dimensions + 1)
 
 
 @pytest.mark.parametrize("pixel", [0, 128])
@@ -728,7 +728,7 @@ def test_auxiliary_images_without_any_content_are_answered(tmp_path: Path, kind:
     request = replace(asked(chosen), stage=1, stage_input=stage_input)
     images, labels = hostile()
     records = Records(images[8:], labels[8:])
-    plan = MECHANISM.plan(request, chosen)
+    plan = query("dosser").plan(request, chosen)
     found = MECHANISM.run(records, request, chosen, plan, SeededEntropy(0), lambda *_: None)
     counts = found.arrays["count"][:, 0] / FIXED_POINT_ONE / count_weight(chosen, 1)
     np.testing.assert_allclose(counts, np.bincount(labels[8:], minlength=3), atol=1e-3)

@@ -19,6 +19,7 @@ from dpdd.client.mechanisms.sps import MECHANISM
 from dpdd.client.records.records import Records
 from dpdd.common.errors import ConfigError
 from dpdd.common.methods.base import RunDescription
+from dpdd.common.methods.registry import query
 from dpdd.common.methods.sps.classifier import residuals
 from dpdd.common.methods.sps.feature_statistics import CLASS_SUMS, RESIDUAL, SECOND_MOMENT, FeatureStatistics
 from dpdd.common.methods.sps.settings import MethodSettings
@@ -121,7 +122,7 @@ def clean_sums(
     stage_input: Mapping[str, NDArray] | None = None,
 ) -> dict[str, np.ndarray]:
     request, values = request_for(backbone, settings, stage_input)
-    plan = MECHANISM.plan(request, values)
+    plan = query("sps").plan(request, values)
     with np.errstate(over="ignore"):
         records = Records(images.astype(np.float32), labels.astype(np.int64))
     return dict(MECHANISM.run(records, request, values, plan, SeededEntropy(0), lambda *_: None).arrays)
@@ -250,7 +251,7 @@ def test_shipped_features_add_up_to_the_last_bit_too(stage: int) -> None:
     request = replace(request, stage_input={name: generator.normal(size=size) for name, size in shapes.items()})
 
     def sums(kept: np.ndarray) -> Mapping[str, np.ndarray]:
-        records, plan = Records(images[kept], labels[kept]), MECHANISM.plan(request, values)
+        records, plan = Records(images[kept], labels[kept]), query("sps").plan(request, values)
         return MECHANISM.run(records, request, values, plan, SeededEntropy(0), lambda *_: None).arrays
 
     whole = sums(np.arange(300))
@@ -385,24 +386,24 @@ def test_a_second_backbone_is_pinned_by_its_hash(backbone: Path, damage: str) ->
     wrong = () if damage == "missing" else ("00" * 32,)
     values = values.model_copy(update={"more_sha256": wrong})
     with pytest.raises(ConfigError, match="without their hashes" if damage == "missing" else "asked for"):
-        MECHANISM.plan(request, values)
+        query("sps").plan(request, values)
 
 
 def test_another_backbone_than_the_requests_is_refused(backbone: Path) -> None:
     request, values = request_for(backbone, KINDS["both"])
     with pytest.raises(ConfigError, match="asked for"):
-        MECHANISM.plan(replace(request, backbone_sha256=bytes(32)), values)
+        query("sps").plan(replace(request, backbone_sha256=bytes(32)), values)
 
 
 def test_groups_that_cannot_be_balanced_are_refused(backbone: Path) -> None:
     with pytest.raises(ValueError, match="balanced"):
-        MECHANISM.plan(*request_for(backbone, KINDS["both"] | {"groups": 3, "classes_per_group": 3}))
+        query("sps").plan(*request_for(backbone, KINDS["both"] | {"groups": 3, "classes_per_group": 3}))
 
 
 @kinds
 def test_a_stage_wants_exactly_its_own_input(backbone: Path, settings: dict[str, object]) -> None:
     good = stage_input_for(backbone, settings, "random")
-    MECHANISM.plan(*request_for(backbone, settings, good))
+    query("sps").plan(*request_for(backbone, settings, good))
     name, array = next(iter(good.items()))
     for bad in (
         {},
@@ -416,13 +417,13 @@ def test_a_stage_wants_exactly_its_own_input(backbone: Path, settings: dict[str,
     ):
         request, values = request_for(backbone, settings, good)
         with pytest.raises(ConfigError, match="has the stage input"):
-            MECHANISM.plan(replace(request, stage_input=bad), values)
+            query("sps").plan(replace(request, stage_input=bad), values)
     request, values = request_for(backbone, settings)
     with pytest.raises(ConfigError, match="has the stage input"):
-        MECHANISM.plan(replace(request, stage_input=good), values)
+        query("sps").plan(replace(request, stage_input=good), values)
 
 
 def test_a_stage_beyond_the_last_is_refused(backbone: Path) -> None:
     request, values = request_for(backbone, EMBEDDING, stage_input_for(backbone, EMBEDDING, "zero"))
     with pytest.raises(ConfigError, match="2 stages, and this is a request for stage 3"):
-        MECHANISM.plan(replace(request, stage=2), values)
+        query("sps").plan(replace(request, stage=2), values)

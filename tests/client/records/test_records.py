@@ -102,7 +102,7 @@ def contributions(records: Records) -> bytes:
     request = ReleaseRequest("test", "dp-merf", {"features": 20}, math.inf, 1e-5, CLASSES, records.shape, public_seed=1)
     chosen = method("dp-merf")
     settings = chosen.settings(request.settings)
-    plan = mechanism(chosen).plan(request, settings)
+    plan = chosen.plan(request, settings)
     released = mechanism(chosen).run(records, request, settings, plan, SeededEntropy(1), silent)
     return b"".join(released.arrays[name].tobytes() for name in sorted(released.arrays))
 

@@ -1,0 +1,23 @@
+"""Evaluation, planned: the models must answer an image of the run's shape; then one Gaussian over all histograms."""
+
+from __future__ import annotations
+
+import torch
+
+from dpdd.common.errors import ConfigError
+from dpdd.common.methods.base import RunDescription
+from dpdd.common.methods.evaluation.models import answers, classifiers
+from dpdd.common.methods.evaluation.settings import EvaluationSettings
+from dpdd.common.methods.plan import Plan, gaussian_plan
+from dpdd.common.privacy.clipping import Layout
+from dpdd.common.wire.request import ReleaseRequest
+
+
+def plan(request: ReleaseRequest, settings: EvaluationSettings, layout: Layout) -> Plan:
+    """One Gaussian over all histograms, once the models are known to answer an image of this shape."""
+    run = RunDescription.of(request)
+    for model in classifiers(request.stage_input, settings, run):
+        logits = answers(model, torch.zeros(1, *run.shape))
+        if logits.shape != (len(run.classes),):
+            raise ConfigError(f"a model gives {logits.shape} answers to an image, not one for each class")
+    return gaussian_plan(request, [layout])

@@ -1,0 +1,71 @@
+"""From a request to its plan, for anybody: the silo that answers, the coordinator that believes, the reader who checks.
+
+>>> from dpdd.common.wire.request import ReleaseRequest
+>>> request = ReleaseRequest("demo", "dp-merf", {"features": 100}, 1.0, 1e-5, ("cat", "dog"), (1, 8, 8), public_seed=7)
+>>> {name: str(each) for name, each in plan_of(request).array_types.items()}
+{'embedding': 'int64 (2, 200)', 'count': 'int64 (2, 1)'}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+
+from dpdd.common.config import Settings
+from dpdd.common.errors import ConfigError
+from dpdd.common.methods.base import RunDescription
+from dpdd.common.methods.plan import ArrayType, Plan
+from dpdd.common.methods.registry import AnyMethod, method, query
+from dpdd.common.privacy.events import compose
+from dpdd.common.synthesis.distilled_set import distilled_set_settings, method_values
+from dpdd.common.wire.request import Kind, ReleaseRequest, decode_request
+
+
+def settings_of(request: ReleaseRequest) -> Settings:
+    """The method's settings; ConfigError where the request cannot be asked of anybody."""
+    chosen = query(request.method)
+    if request.kind not in chosen.release_kinds:
+        raise ConfigError(f"{request.method} has no {request.kind.words} to release")
+    chosen.check_budget(request.epsilon)
+    settings: Settings = chosen.settings(method_values(request))
+    return settings
+
+
+def planned(request: ReleaseRequest, settings: Settings) -> Plan:
+    """The plan of an answer to `request`: of a distilled set, all stages together; ConfigError, ValueError as there."""
+    plan = query(request.method).plan(request, settings)
+    return _distilled(plan, request, settings) if request.kind is Kind.DISTILLED_SET else plan
+
+
+def plan_of(request: ReleaseRequest) -> Plan:
+    """The plan that everybody derives of `request`, kept: accounting for samples takes a while."""
+    return _plan_of(request.encode())
+
+
+@lru_cache(maxsize=64)
+def _plan_of(data: bytes) -> Plan:
+    request = decode_request(data)
+    return planned(request, settings_of(request))
+
+
+def _distilled(plan: Plan, request: ReleaseRequest, settings: Settings) -> Plan:
+    """What the mechanism plans for all its stages together, with the arrays of a set of the asked size."""
+    chosen = method(request.method)
+    whole = plan.whole or compose(*[plan.event] * chosen.stages(settings))  # without noise there is no whole
+    distance = plan.distance if plan.whole_distance is None else plan.whole_distance
+    return replace(plan, event=whole, distance=distance, array_types=_set_arrays(chosen, request, settings))
+
+
+def _set_arrays(chosen: AnyMethod, request: ReleaseRequest, settings: Settings) -> Mapping[str, ArrayType]:
+    """A class that is lost in noise is left out, so there may be fewer images than were asked for."""
+    asked = distilled_set_settings(request)
+    classes, images = len(request.classes), asked.images_per_class * len(request.classes)
+    arrays = {
+        "images": ArrayType("uint8", (images, *request.shape), at_most=True),
+        "labels": ArrayType("int64", (images,), at_most=True),
+    }
+    if chosen.count_weight(settings, 0) is not None:
+        arrays["counts"] = ArrayType("float32", (classes,))
+    run = RunDescription.of(request, asked.images_per_class)
+    return {**arrays, **chosen.label_arrays(settings, chosen.synthesis_settings(asked.synthesis), run)}
