@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
 
 from dpdd.common.config import Settings
 from dpdd.common.errors import ConfigError
@@ -19,7 +18,12 @@ from dpdd.common.methods.plan import ArrayType, Plan
 from dpdd.common.methods.registry import AnyMethod, method, query
 from dpdd.common.privacy.events import compose
 from dpdd.common.synthesis.distilled_set import distilled_set_settings, method_values
-from dpdd.common.wire.request import Kind, ReleaseRequest, decode_request
+from dpdd.common.wire.request import Kind, ReleaseRequest
+
+MOST_PLANS = 16
+"""How many plans are kept, each some hundred bytes: by the request's id, since a request may carry large inputs."""
+
+_plans: dict[str, Plan] = {}
 
 
 def settings_of(request: ReleaseRequest) -> Settings:
@@ -39,14 +43,13 @@ def planned(request: ReleaseRequest, settings: Settings) -> Plan:
 
 
 def plan_of(request: ReleaseRequest) -> Plan:
-    """The plan that everybody derives of `request`, kept: accounting for samples takes a while."""
-    return _plan_of(request.encode())
-
-
-@lru_cache(maxsize=64)
-def _plan_of(data: bytes) -> Plan:
-    request = decode_request(data)
-    return planned(request, settings_of(request))
+    """The plan that everybody derives of `request`. The last few are kept, as accounting for samples takes a while."""
+    identifier = request.id
+    plan = _plans.pop(identifier, None) or planned(request, settings_of(request))
+    _plans[identifier] = plan
+    while len(_plans) > MOST_PLANS:
+        _plans.pop(next(iter(_plans)), None)
+    return plan
 
 
 def _distilled(plan: Plan, request: ReleaseRequest, settings: Settings) -> Plan:
