@@ -16,11 +16,12 @@ from dpdd.common.cli import Commands
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point."""
-    commands = Commands("dpdd-client", "Keep a silo: its private data, its budget, and what leaves it.")
+    commands = Commands("dpdd-client", "Keep a silo: its private data, its budget, and what leaves it.", private=True)
     init = commands.add(
         "init", setup.init, "make a silo folder: silo.toml to fill in, then (run it again) its key and its ledger"
     )
     init.add_argument("folder", type=Path, help="the silo's folder")
+    init.add_argument("--encrypt-key", action="store_true", help="make a key that needs a passphrase")
     init.add_argument("--name", help="the silo's name (default: the folder's)")
     _silo_command(
         commands, "preflight", setup.preflight, "read the data, check the policy, and say what is wrong", json=True

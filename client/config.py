@@ -95,6 +95,16 @@ class CoordinatorSettings(Settings):
     request_key: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
+class KeySettings(Settings):
+    """Where the passphrase of an encrypted key is; `dpdd.common.files.private_keys` says where else it may be."""
+
+    passphrase_file: Path | None = None
+
+    def beside(self, silo: Path) -> Path | None:
+        """The passphrase's file; a relative one is relative to `silo.toml`, as the data are."""
+        return None if self.passphrase_file is None else silo / self.passphrase_file
+
+
 class SiloSettings(Settings):
     """The whole of `silo.toml`."""
 
@@ -105,6 +115,7 @@ class SiloSettings(Settings):
     evaluation: HoldoutSettings = HoldoutSettings()
     simulation: SimulationSettings | None = None
     coordinator: CoordinatorSettings | None = None
+    keys: KeySettings = KeySettings()
 
     @model_validator(mode="after")
     def _counts_of_classes(self) -> SiloSettings:

@@ -34,6 +34,7 @@ from dpdd.client.records import load as load_records
 from dpdd.common.cli import software
 from dpdd.common.config import Settings, one_line
 from dpdd.common.errors import ConfigError, IntegrityError, LedgerError, WireError
+from dpdd.common.files.private_keys import new_passphrase, refuse_unencrypted
 from dpdd.common.methods.plan import Plan
 from dpdd.common.methods.registry import method, query
 from dpdd.common.methods.request_plan import planned, settings_of
@@ -55,24 +56,31 @@ class Silo:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.settings: SiloSettings = load_settings(folder)
-        self._key = load_key(self._state / "key.pem")
+        self._key = load_key(self._state / "key.pem", self.settings.keys.beside(folder))
         self.outbox = Outbox(self._state / "outbox")
 
     @staticmethod
-    def initialise(folder: Path) -> Silo:
-        """Make key, ledger and outbox for the `silo.toml` in `folder`."""
+    def initialise(folder: Path, *, encrypt_key: bool = False) -> Silo:
+        """Make key, ledger and outbox for the `silo.toml` in `folder`; the key encrypted, if that is wanted."""
         settings = load_settings(folder)
         state = folder / "state"
         try:
-            (state / "outbox").mkdir(parents=True, exist_ok=True)
-            (state / "requests").mkdir(exist_ok=True)
+            state.mkdir(mode=0o700, exist_ok=True)
             state.chmod(0o700)
+            (state / "outbox").mkdir(exist_ok=True)
+            (state / "requests").mkdir(exist_ok=True)
+            passphrase_file = settings.keys.beside(folder)
+
+            def new_key(path: Path) -> None:
+                create_key(path, new_passphrase(path, passphrase_file) if encrypt_key else None)
+
+            def new_ledger(path: Path, key: Path) -> None:
+                Ledger.create(path, settings.name, settings.budget.budget(), load_key(key, passphrase_file))
+
+            if encrypt_key:
+                refuse_unencrypted(state / continuity.KEY)
             with exclusive(state / "init.lock", LOCK_TIMEOUT):
-                continuity.start(
-                    state,
-                    create_key,
-                    lambda path, key: Ledger.create(path, settings.name, settings.budget.budget(), load_key(key)),
-                )
+                continuity.start(state, new_key, new_ledger)
                 if not (state / HOLDOUT_KEY).exists():
                     noise_seed = None if settings.simulation is None else settings.simulation.noise_seed
                     seed = None if noise_seed is None else f"{noise_seed} {settings.name}"

@@ -10,15 +10,18 @@ import argparse
 import json
 import math
 import os
+import sqlite3
 import sys
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from dpdd.common.config import RenamedKeyWarning
 from dpdd.common.errors import DpddError
+from dpdd.common.files.private import private_umask
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
@@ -35,7 +38,9 @@ def software() -> str:
 class Commands:
     """A program with sub-commands."""
 
-    def __init__(self, program: str, description: str) -> None:
+    def __init__(self, program: str, description: str, *, private: bool = False) -> None:
+        self.private = private
+        """Whether what its sub-commands make is for its owner alone, but for those that publish."""
         self.parser = argparse.ArgumentParser(prog=program, description=description)
         self.parser.add_argument("--version", action="version", version=software())
         self.names: dict[str, Callable[[], Sequence[str]]] = {}
@@ -61,7 +66,7 @@ class Commands:
             description=f"{summary[0].upper()}{summary[1:]}. {details}".strip(),
             formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         )
-        parser.set_defaults(run=run)
+        parser.set_defaults(run=run, publishes=False)
         parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
         if add_options is not None:
             self._late[name] = parser, add_options
@@ -75,7 +80,8 @@ class Commands:
         for name in set(arguments[:1]) & self._late.keys():
             self._add_late(name)
         options = self.parser.parse_args(arguments)
-        return guarded(lambda: options.run(options), program=self.parser.prog, debug=options.debug)
+        with private_umask() if self.private and not options.publishes else nullcontext():
+            return guarded(lambda: options.run(options), program=self.parser.prog, debug=options.debug)
 
     def _add_late(self, name: str) -> None:
         parser, add_options = self._late.pop(name)
@@ -125,6 +131,8 @@ def guarded(work: Callable[[], None], *, program: str, debug: bool) -> int:
         # The reader (head, less) closed the pipe; keep Python from complaining at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except sqlite3.Error as error:
+        return _report(program, f"a database cannot be used ({error})", 1, debug)
     except (OSError, MemoryError) as error:
         return _report(program, str(error) or type(error).__name__, 1, debug)
     except Exception as error:

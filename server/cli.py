@@ -18,9 +18,10 @@ from dpdd.server.commands import files, publishing, runs, silos, status
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point."""
-    commands = Commands("dpdd-server", "Coordinate silos, and build a dataset from their releases.")
+    commands = Commands("dpdd-server", "Coordinate silos, and build a dataset from their releases.", private=True)
     init = commands.add("init", silos.init, "make a coordinator's folder: its certificate authority and its keys")
     init.add_argument("folder", type=Path, help="the coordinator's folder")
+    init.add_argument("--encrypt-key", action="store_true", help="make keys that need a passphrase")
     enrol = _own(commands, "enrol", silos.enrol, "expect a silo, and print its one-time join token")
     enrol.add_argument("name", help="the silo's name, as in its silo.toml")
     enrol.add_argument("--hours", type=float, default=72.0, help="how long the token is good for")
@@ -96,6 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "Also the dataset as a Hugging Face folder (Parquet), croissant.json, and registry.yaml, a draft for the "
         "registry of DP deployments.",
     )
+    export.set_defaults(publishes=True)
     export.add_argument("folder", type=Path, help="the run's folder")
     export.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where it goes; must not exist")
     export.add_argument("--imagefolder", action="store_true", help="a PNG file per image, too, in a folder per class")

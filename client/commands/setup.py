@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dpdd.client.config import SiloSettings
     from dpdd.client.ledger.ledger import BudgetStatus
     from dpdd.client.records import Description
+    from dpdd.client.silo import Silo
 
 LEAST_SHARE = 0.1
 """Of the declared range: where values fill less of it, that range is probably wrong."""
@@ -66,6 +67,10 @@ approval = "ask"
 # A share of the records that no other release reads, so that models can be evaluated on them (which policy.methods must
 # allow as "evaluation", and which costs budget). Choose it before the first release: it cannot change afterwards.
 # holdout = 0.2
+
+# [keys]
+# The first line of this file is the passphrase of a key that was made with `dpdd-client init --encrypt-key`.
+# passphrase_file = "/run/secrets/dpdd-passphrase"
 """
 
 
@@ -92,7 +97,7 @@ def init(options: argparse.Namespace) -> None:
         print(f"wrote {settings}\nfill in data, budget and policy, then run `dpdd-client init {folder}` again")
         return
     had_ledger = (folder / "state" / "ledger.sqlite").exists()
-    silo = Silo.initialise(folder)
+    silo = Silo.initialise(folder, encrypt_key=options.encrypt_key)
     print(f"silo {silo.settings.name}: {'ledger and key are there' if had_ledger else 'made its key and its ledger'}")
     print(f"public key {silo.public_key.hex()}")
     print(f"next: `dpdd-client preflight --silo {folder}` reads the data and checks the policy")
@@ -117,7 +122,7 @@ def preflight(options: argparse.Namespace) -> None:
     methods = obstacles(silo, console)
     console.finish()
     ready = any(why is None for why in methods.values())
-    findings = _findings(silo.settings, description)
+    findings = [*_findings(silo.settings, description), *key_warnings(silo)]
     if status.remaining <= 0.0:
         findings.append("the budget is used up: every new request will be refused")
     if options.json:
@@ -147,6 +152,22 @@ def preflight(options: argparse.Namespace) -> None:
             f"{options.silo / 'silo.toml'}: not ready, as none of the methods that the policy allows can use records "
             f"of shape {silo.settings.data.shape}"
         )
+
+
+def key_warnings(silo: Silo) -> list[str]:
+    """What should be done about the silo's certificate and state folder soon."""
+    from datetime import UTC, datetime
+
+    from dpdd.client.transport.channel import Files
+    from dpdd.common.files.certificates import expiry_warning, load_certificate
+    from dpdd.common.files.private import folder_warning
+
+    warnings, path = folder_warning(silo.folder / "state"), Files(silo.folder).certificate
+    if path.exists():
+        ends = load_certificate(path, "`dpdd-client join` gets a new one").not_valid_after_utc
+        remedy = "ask the coordinator for a new token, and join again"
+        warnings += expiry_warning("this silo", ends, datetime.now(UTC), remedy)
+    return warnings
 
 
 def _findings(settings: SiloSettings, description: Description) -> list[str]:

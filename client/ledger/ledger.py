@@ -30,6 +30,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from dpdd.client.ledger import hash_chain
 from dpdd.client.ledger.hash_chain import Entry, EntryKind
 from dpdd.common.errors import BudgetError, LedgerError, PolicyError
+from dpdd.common.files.database import open_database
 from dpdd.common.privacy import events
 from dpdd.common.privacy.accounting import Guarantee
 from dpdd.common.privacy.filters import Budget, Spending, Verdict, mode_for, remaining, spent_epsilon, verdict
@@ -91,7 +92,9 @@ class Ledger:
     ) -> None:
         self._path, self._silo, self._budget, self._key, self._clock = path, silo, budget, key, clock
         with self._errors():
-            self._db = sqlite3.connect(path, timeout=timeout, isolation_level=None, check_same_thread=False)
+            self._db = open_database(
+                path, "the ledger", ("entries",), error=LedgerError, timeout=timeout, thorough=False
+            )  # its hashes are checked below
             try:
                 self._db.execute("PRAGMA journal_mode = DELETE")
                 self._db.execute("PRAGMA synchronous = EXTRA")

@@ -15,7 +15,7 @@ def init(options: argparse.Namespace) -> None:
     from dpdd.server.transport.coordinator import Coordinator
 
     had = (options.folder / "authority.pem").exists()
-    coordinator = Coordinator.initialise(options.folder)
+    coordinator = Coordinator.initialise(options.folder, encrypt_keys=options.encrypt_key)
     print(f"coordinator in {options.folder}: {'authority and keys are there' if had else 'made an authority and keys'}")
     print(f"authority {coordinator.authority.fingerprint.hex()}")
     print(f"next: `dpdd-server enrol NAME --coordinator {options.folder}` for each silo")

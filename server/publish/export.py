@@ -42,7 +42,13 @@ def export(run: Path, card: Mapping[str, Any], out: Path, *, with_image_folder: 
 def _copy(run: Path, card: Mapping[str, Any], partial: Path) -> dict[str, str]:
     """What `verify` checks, byte for byte."""
     (partial / "store").mkdir(parents=True)
-    shutil.copytree(run / "dataset", partial / "dataset")
+    for source in sorted(
+        (run / "dataset").rglob("*")
+    ):  # contents alone: a run is its owner's, an export is everybody's
+        if source.is_file():
+            target = partial / source.relative_to(run)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, target)
     for name in ("card.json", "CARD.md"):
         shutil.copyfile(run / name, partial / name)
     digests = [digest for row in release_rows(card) for digest in row["release_sha256"]]

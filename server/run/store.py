@@ -13,6 +13,7 @@ from pathlib import Path
 
 from dpdd.common.errors import DpddError, IntegrityError
 from dpdd.common.files.atomic import sync_folder, write_atomically
+from dpdd.common.files.database import make_database, open_database
 from dpdd.common.wire.release import Release, open_signed
 from dpdd.server.run.roster import Roster
 
@@ -56,11 +57,9 @@ class Store:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             sync_folder(folder.parent)
-            self._db = sqlite3.connect(
-                folder / "index.sqlite", timeout=30.0, isolation_level=None, check_same_thread=False
-            )
-            self._db.execute("PRAGMA synchronous = EXTRA")
-            self._db.executescript(_SCHEMA)
+            make_database(folder / "index.sqlite", _SCHEMA)
+            self._db = open_database(folder / "index.sqlite", "the store's index", ("requests", "releases"))
+            self._db.executescript(_SCHEMA)  # an older one has fewer tables
         except (OSError, sqlite3.Error) as error:
             raise DpddError(f"{folder}: the store cannot be opened ({error})") from None
 

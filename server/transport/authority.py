@@ -20,6 +20,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
 
 from dpdd.common.errors import ConfigError, IntegrityError, WireError
 from dpdd.common.files.atomic import sync_folder
+from dpdd.common.files.certificates import load_certificate
+from dpdd.common.files.private_keys import load_elliptic_curve
 from dpdd.common.wire.exchange import AUTHORITY_OID, SERVER_NAME
 
 AUTHORITY_DAYS = 3650
@@ -127,9 +129,8 @@ def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 def load_authority(certificate: Path, key: Path) -> Authority:
     """The authority in these two files."""
-    loaded = serialization.load_pem_private_key(read_private(key), password=None)
-    assert isinstance(loaded, ec.EllipticCurvePrivateKey)
-    return Authority(x509.load_pem_x509_certificate(certificate.read_bytes()), loaded)
+    loaded = load_elliptic_curve(key, "the authority's key", "dpdd-server init")
+    return Authority(load_certificate(certificate, "restore it from a backup"), loaded)
 
 
 def read_private(path: Path) -> bytes:

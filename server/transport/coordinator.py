@@ -13,8 +13,16 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dpdd.common.errors import ConfigError, WireError
+from dpdd.common.errors import ConfigError, IntegrityError, WireError
 from dpdd.common.files.atomic import write_atomically
+from dpdd.common.files.private_keys import (
+    find_passphrase,
+    is_encrypted,
+    key_pem,
+    load_ed25519,
+    new_passphrase,
+    refuse_unencrypted,
+)
 from dpdd.common.wire.exchange import SECRET, Token
 from dpdd.common.wire.parsing import check, check_name, shown
 from dpdd.server.transport.authority import (
@@ -41,22 +49,28 @@ class Coordinator:
             raise ConfigError(f"{folder}: this is not a coordinator's folder; `dpdd-server init {folder}` makes one")
         self.authority = load_authority(folder / "authority.pem", self._state / "authority.key")
         self.registry = Registry(self._state / "registry.sqlite")
-        key = serialization.load_pem_private_key(read_private(self._state / "requests.key"), password=None)
-        assert isinstance(key, Ed25519PrivateKey)
-        self.request_key = key
+        self.request_key = load_ed25519(self._state / "requests.key", "the request key", "dpdd-server init")
 
     @classmethod
-    def initialise(cls, folder: Path) -> Coordinator:
+    def initialise(cls, folder: Path, *, encrypt_keys: bool = False) -> Coordinator:
         """Make what is missing; a server certificate that ends soon is renewed. The authority is never replaced."""
         state = folder / "state"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             state.mkdir(mode=0o700, exist_ok=True)
             state.chmod(0o700)
+            if encrypt_keys:
+                refuse_unencrypted(state / "authority.key")
             if not (state / "authority.key").exists():
+                secret = new_passphrase(state / "authority.key") if encrypt_keys else None
                 authority = Authority.create()
+                Registry(state / "registry.sqlite").close()
                 write_atomically(folder / "authority.pem", authority.pem)
-                write_private(state / "authority.key", private_pem(authority.key))
+                write_private(state / "authority.key", key_pem(authority.key, secret))
+            if not (state / "registry.sqlite").exists():  # a new one would forget who was revoked
+                raise IntegrityError(
+                    f"{state / 'registry.sqlite'}: the registry of silos is gone; restore it from a backup"
+                )
             authority = load_authority(folder / "authority.pem", state / "authority.key")
             if _ends_soon(state / "server.pem"):
                 certificate, key = authority.server_certificate()
@@ -64,11 +78,9 @@ class Coordinator:
                 write_private(state / "server.pem", private_pem(key) + text)  # in one file: they never disagree
             if not (state / "requests.key").exists():
                 request_key = Ed25519PrivateKey.generate()
-                encoding = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8)
-                write_private(
-                    state / "requests.key", request_key.private_bytes(*encoding, serialization.NoEncryption())
-                )
-            Registry(state / "registry.sqlite").close()
+                encrypted = is_encrypted(state / "authority.key")
+                secret = find_passphrase(state / "authority.key") if encrypted else None
+                write_private(state / "requests.key", key_pem(request_key, secret))
         except OSError as error:
             raise ConfigError(f"{folder}: cannot be made ({error.strerror})") from None
         return cls(folder)

@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from dpdd.common.errors import ConfigError, DpddError, IntegrityError
+from dpdd.common.files.database import make_database, open_database
 from dpdd.server.run.roster import Roster
 
 _SCHEMA = """
@@ -70,11 +71,10 @@ class Registry:
     def __init__(self, path: Path, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._path, self._clock, self._lock = path, clock, threading.RLock()
         try:
-            self._db = sqlite3.connect(path, timeout=30.0, isolation_level=None, check_same_thread=False)
-            self._db.execute("PRAGMA synchronous = EXTRA")
-            self._db.executescript(_SCHEMA)
-        except sqlite3.Error as error:
-            raise DpddError(f"{path}: the registry of silos cannot be opened ({error})") from None
+            make_database(path, _SCHEMA)
+        except (OSError, sqlite3.Error) as error:
+            raise DpddError(f"{path}: the registry of silos cannot be made ({error})") from None
+        self._db = open_database(path, "the registry of silos", ("silos", "tokens", "certificates"))
 
     def close(self) -> None:
         """Let go of the file; not while another thread reads it, which would be the end of the process."""

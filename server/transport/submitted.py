@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from dpdd.common.errors import ConfigError, DpddError
+from dpdd.common.files.database import make_database, open_database
 
 MOST_ATTEMPTS = 3
 MOST_QUEUED = 1000
@@ -48,11 +49,10 @@ class SubmittedRuns:
 
     def __init__(self, path: Path) -> None:
         try:
-            self._db = sqlite3.connect(path, timeout=30.0, isolation_level=None)
-            self._db.execute("PRAGMA synchronous = EXTRA")
-            self._db.executescript(_SCHEMA)
-        except sqlite3.Error as error:
-            raise DpddError(f"{path}: the queue of runs cannot be opened ({error})") from None
+            make_database(path, _SCHEMA)
+        except (OSError, sqlite3.Error) as error:
+            raise DpddError(f"{path}: the queue of runs cannot be made ({error})") from None
+        self._db = open_database(path, "the queue of runs", ("runs",))
 
     def close(self) -> None:
         """Let go of the file."""

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 import tomllib
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding
 from PIL import Image
 
 from dpdd.client import applicability
 from dpdd.client.applicability import obstacles
 from dpdd.client.cli import main
-from dpdd.client.commands.setup import TEMPLATE
+from dpdd.client.commands.setup import TEMPLATE, key_warnings
 from dpdd.client.config import SiloSettings
 from dpdd.client.silo import Silo
+from dpdd.client.transport.channel import Files
 from dpdd.common.data.formats import DataSpec
 from dpdd.common.errors import ConfigError
 
@@ -168,3 +173,27 @@ def test_the_template_names_every_key_of_the_data(tmp_path: Path) -> None:
 
 def test_the_template_is_a_valid_silo(tmp_path: Path) -> None:
     SiloSettings.model_validate(tomllib.loads(TEMPLATE.format(name="x", methods='"sps"', neighbours="n")))
+
+
+def write_certificate(path: Path, lifetime: timedelta) -> None:
+    """A certificate as `join` leaves it, signed by itself."""
+    key, name, now = Ed25519PrivateKey.generate(), x509.Name([]), datetime.now(UTC)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    signed = builder.not_valid_before(now - timedelta(days=400)).not_valid_after(now + lifetime).sign(key, None)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(signed.public_bytes(Encoding.PEM))
+
+
+def test_what_ends_soon_or_is_open_to_others_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_images(tmp_path / "north", [(28, 28)] * 12)
+    home = silo(tmp_path / "north", FOLDER + "shape = [3, 28, 28]\n")
+    certificate = Files(home).certificate
+    write_certificate(certificate, timedelta(days=300))
+    assert (home / "state").stat().st_mode & 0o777 == 0o700
+    assert not [line for line in key_warnings(Silo(home)) if "certificate" in line or "open to" in line]
+    write_certificate(certificate, timedelta(days=30, hours=1))
+    (home / "state").chmod(0o755)
+    code, out, err = preflight(capsys, home)
+    assert code == 0, err
+    assert "certificate of this silo expires in 30 days" in out + err
+    assert "is open to other users" in out + err

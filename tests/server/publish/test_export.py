@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,18 @@ def test_everything_is_there_and_verifies(tmp_path: Path, capsys: pytest.Capture
     assert server(["verify", str(out)]) == 0
     said = capsys.readouterr().out
     assert "huggingface/ holds the same records" in said and "imagefolder/ holds the same records" in said
+
+
+def test_others_may_read_what_a_private_run_publishes(tmp_path: Path) -> None:
+    finished_run(tmp_path / "run", images())
+    for path in (tmp_path / "run").rglob("*"):
+        path.chmod(0o700 if path.is_dir() else 0o600)
+    before = os.umask(0o022)
+    try:
+        out = exported(tmp_path / "run", tmp_path / "out", "--imagefolder")
+    finally:
+        os.umask(before)
+    assert [path for path in out.rglob("*") if not path.stat().st_mode & 0o004] == []
 
 
 def test_two_exports_have_the_same_bytes(tmp_path: Path) -> None:
