@@ -11,9 +11,9 @@ from datetime import UTC, datetime, timedelta
 
 from dpdd.client.config import PolicySettings
 from dpdd.client.ledger.ledger import Ledger
-from dpdd.client.mechanisms.base import Plan
 from dpdd.client.outbox import Outbox
 from dpdd.client.policy import Refused
+from dpdd.common.methods.plan import Plan
 from dpdd.common.wire.answer import Reason
 from dpdd.common.wire.request import ReleaseRequest
 
