@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -70,7 +71,7 @@ class PolicySettings(Settings):
     def _known(cls, methods: tuple[str, ...]) -> tuple[str, ...]:
         unknown = [name for name in methods if name not in QUERIES]
         if unknown:
-            raise ValueError(f"there is no method {unknown[0]!r}; known are {', '.join(sorted(QUERIES))}")
+            raise ValueError(f"there is no method {reprlib.repr(unknown[0])}; known are {', '.join(sorted(QUERIES))}")
         return methods
 
 

@@ -15,7 +15,8 @@ import math
 from dataclasses import dataclass, replace
 
 from dpdd.client import ceilings, stages
-from dpdd.client.ledger.ledger import Ledger, NotCovered, OverBudget
+from dpdd.client.ledger.ledger import Ledger, OverBudget
+from dpdd.client.ledger.lookup import NotCovered
 from dpdd.client.policy import Refused
 from dpdd.client.silo import Silo
 from dpdd.common.cli import software

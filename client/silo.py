@@ -25,7 +25,8 @@ from dpdd.client.config import SiloSettings, load_settings
 from dpdd.client.durable import exclusive, write_new
 from dpdd.client.keys import create_key, load_key, public_bytes
 from dpdd.client.ledger.hash_chain import Entry
-from dpdd.client.ledger.ledger import Ledger, NotCovered, OverBudget
+from dpdd.client.ledger.ledger import Ledger, OverBudget
+from dpdd.client.ledger.lookup import NotCovered
 from dpdd.client.mechanisms.base import mechanism
 from dpdd.client.outbox import Outbox
 from dpdd.client.policy import Refused

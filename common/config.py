@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from dpdd.common.errors import ConfigError
+from dpdd.common.files.untrusted import shown
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -107,8 +108,8 @@ def explain(error: ValidationError, schema: type[BaseModel]) -> str:
     problems = error.errors(include_url=False)
     unknown = [problem for problem in problems if problem["type"] == "extra_forbidden"]
     first = next((problem for problem in unknown if _nearest(problem, schema)), (unknown or problems)[0])
-    key = ".".join(str(part) for part in first["loc"])
-    message = first["msg"].removeprefix("Value error, ")
+    key = shown(".".join(str(part) for part in first["loc"]), 200)
+    message = shown(first["msg"].removeprefix("Value error, "), 600)
     others = len(problems) - 1
     if first["type"] == "extra_forbidden":
         message = f"there is no such {'section' if isinstance(first['input'], Mapping) else 'key'}"

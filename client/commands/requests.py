@@ -13,7 +13,7 @@ from dpdd.common.errors import ConfigError, DpddError, PolicyError
 def plan(options: argparse.Namespace) -> None:
     """Show what a request would cost; no record is read, nothing is reserved."""
     from dpdd.client.ceilings import check_rate, check_room
-    from dpdd.client.ledger.ledger import NotCovered
+    from dpdd.client.ledger.lookup import NotCovered
     from dpdd.client.policy import Refused
     from dpdd.client.stages import reserved
     from dpdd.common.methods.registry import query

@@ -50,7 +50,10 @@ def verify(entries: list[Entry], key: Ed25519PublicKey) -> None:
         where = f"ledger entry {seq}"
         if entry.seq != seq:
             raise LedgerError(f"{where} is missing (the next one found is {entry.seq}): the ledger was tampered with")
-        digest = _digest(entry.seq, entry.time, entry.kind, entry.request_id, entry.body, entry.previous)
+        try:
+            digest = _digest(entry.seq, entry.time, entry.kind, entry.request_id, entry.body, entry.previous)
+        except RecursionError:
+            raise LedgerError(f"{where} is nested too deeply: the ledger was tampered with") from None
         if entry.previous != previous or entry.hash != digest:
             raise LedgerError(f"{where} does not match its hash: the ledger was tampered with")
         try:

@@ -15,7 +15,6 @@ as long as each has the sensitivity and the noise that were reserved.
 
 from __future__ import annotations
 
-import json
 import math
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -28,9 +27,12 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dpdd.client.ledger import hash_chain
+from dpdd.client.ledger.entry_fields import check_fields, read_entry
 from dpdd.client.ledger.hash_chain import Entry, EntryKind
-from dpdd.common.errors import BudgetError, LedgerError, PolicyError
+from dpdd.client.ledger.lookup import find, paid, spendings, taken_stage
+from dpdd.common.errors import BudgetError, LedgerError
 from dpdd.common.files.database import open_database
+from dpdd.common.files.untrusted import shown
 from dpdd.common.privacy import events
 from dpdd.common.privacy.accounting import Guarantee
 from dpdd.common.privacy.filters import Budget, Spending, Verdict, mode_for, remaining, spent_epsilon, verdict
@@ -58,10 +60,6 @@ class OverBudget(BudgetError):
         figures = f"requested ε = {verdict.requested:.4g}, remaining ε = {verdict.remaining:.4g}"
         difference = f"difference {max(verdict.difference, 0.0):.4g}"
         super().__init__(f"the request does not fit the budget{because}: {figures}, {difference}")
-
-
-class NotCovered(PolicyError):
-    """A later stage that no reservation covers, or that another request took."""
 
 
 @dataclass(frozen=True)
@@ -128,12 +126,13 @@ class Ledger:
         with self._errors():
             rows = self._db.execute("SELECT * FROM entries ORDER BY seq").fetchall()
         try:
-            entries = [Entry(r[0], r[1], r[2], r[3], json.loads(r[4]), r[5], r[6], r[7]) for r in rows]
+            entries = [read_entry(row) for row in rows]
         except (ValueError, TypeError):
             raise LedgerError(f"{self._path}: an entry is not readable: the ledger was tampered with") from None
         if not entries or entries[0].kind != "open":
             raise LedgerError(f"{self._path}: the ledger's first entry is missing: it was tampered with")
         hash_chain.verify(entries, self._key.public_key())
+        check_fields(entries)
         return entries
 
     def reserve(
@@ -154,10 +153,10 @@ class Ledger:
         `unprotected_allowed` is for simulated people: a release without noise then passes, and nothing fits after it.
         """
         with self._writing() as entries:
-            known = _find(entries, "reserve", request_id)
+            known = find(entries, "reserve", request_id)
             if known is not None:
                 return known
-            decision = verdict(self._budget, _spendings(entries), spending)
+            decision = verdict(self._budget, spendings(entries), spending)
             if not decision.fits and not (unprotected_allowed and math.isinf(guarantee.epsilon)):
                 raise OverBudget(decision)
             body = {
@@ -180,19 +179,19 @@ class Ledger:
         request has this stage already. Beginning again changes nothing.
         """
         with self._writing() as entries:
-            known = _stage(entries, request_id, root, stage, spending)
+            known = taken_stage(entries, request_id, root, stage, spending)
             return known or self._append(entries, "stage", request_id, {"root": root, "stage": stage})
 
     def check_stage(self, request_id: str, root: str, stage: int, spending: Spending) -> None:
         """NotCovered when `begin_stage` would say so."""
-        _stage(self.entries(), request_id, root, stage, spending)
+        taken_stage(self.entries(), request_id, root, stage, spending)
 
     def commit(self, request_id: str, release_sha256: str) -> Entry:
         """Note which release answered a reserved request; a second, different one is an error."""
         with self._writing() as entries:
-            if _paid(entries, request_id) is None:
+            if paid(entries, request_id) is None:
                 raise LedgerError(f"request {request_id[:12]} was never reserved; its release must not leave")
-            known = _find(entries, "commit", request_id)
+            known = find(entries, "commit", request_id)
             if known is None:
                 return self._append(entries, "commit", request_id, {"release_sha256": release_sha256})
             if known.body["release_sha256"] != release_sha256:
@@ -207,7 +206,7 @@ class Ledger:
     def accept_budget(self, budget: Budget) -> None:
         """Record that the operator changed the budget in `silo.toml`; the filter that releases settled stays."""
         entries = self.entries()
-        spent = _spendings(entries)
+        spent = spendings(entries)
         if spent and mode_for(self.recorded_budget(entries), spent[0]) != mode_for(budget, spent[0]):
             raise LedgerError(
                 "the first release settled how this ledger composes, and the new budget would change that; "
@@ -226,18 +225,18 @@ class Ledger:
     def judge(self, request_id: str, spending: Spending) -> Verdict | None:
         """What `reserve` would say, without reserving; None when the request is reserved already."""
         entries = self.entries()
-        if _find(entries, "reserve", request_id) is not None:
+        if find(entries, "reserve", request_id) is not None:
             return None
-        return verdict(self._budget, _spendings(entries), spending)
+        return verdict(self._budget, spendings(entries), spending)
 
     def committed(self, request_id: str) -> str | None:
         """SHA-256 of the release that answered the request, if one did."""
-        entry = _find(self.entries(), "commit", request_id)
+        entry = find(self.entries(), "commit", request_id)
         return None if entry is None else str(entry.body["release_sha256"])
 
     def reservation(self, request_id: str) -> Entry | None:
         """The entry that set budget aside for the request, or gave it a stage of what was set aside, if any."""
-        return _paid(self.entries(), request_id)
+        return paid(self.entries(), request_id)
 
     def unpaid(self, request_ids: Iterable[str]) -> list[str]:
         """Those of the requests for which no budget was set aside."""
@@ -252,7 +251,7 @@ class Ledger:
     def status(self) -> BudgetStatus:
         """Spent and remaining, as of now."""
         entries = self.entries()
-        spent = _spendings(entries)
+        spent = spendings(entries)
         return BudgetStatus(
             silo=self._silo,
             budget=self._budget,
@@ -273,7 +272,8 @@ class Ledger:
             raise LedgerError(f"{self._path}: the ledger file is damaged; restore it from a backup")
         owner = self.entries()[0].body["silo"]
         if owner != self._silo:
-            raise LedgerError(f"{self._path}: this ledger belongs to silo {owner!r}, but silo.toml says {self._silo!r}")
+            whose = shown(repr(owner), 100)
+            raise LedgerError(f"{self._path}: this ledger belongs to silo {whose}, but silo.toml says {self._silo!r}")
 
     def _pragma(self, name: str) -> int:
         return int(self._db.execute(f"PRAGMA {name}").fetchone()[0])
@@ -333,12 +333,14 @@ class Ledger:
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise LedgerError(f"{self._path}: {_explain(error)}; nothing was released") from None
 
 
-def _explain(error: sqlite3.Error) -> str:
-    text = str(error)
+def _explain(error: sqlite3.Error | UnicodeDecodeError) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return "this is not a whole ledger any more (a text in it is damaged)"
+    text = shown(error, 200)  # parts of a damaged file may be in it
     if "locked" in text:
         return "another process is writing the ledger and did not finish in time"
     if "full" in text:
@@ -357,31 +359,6 @@ def _insert(db: sqlite3.Connection, entry: Entry) -> None:
     db.execute(
         "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, entry.previous, entry.hash, entry.signature)
     )
-
-
-def _find(entries: list[Entry], kind: EntryKind, request_id: str) -> Entry | None:
-    return next((e for e in entries if e.kind == kind and e.request_id == request_id), None)
-
-
-def _paid(entries: list[Entry], request_id: str) -> Entry | None:
-    return _find(entries, "reserve", request_id) or _find(entries, "stage", request_id)
-
-
-def _stage(entries: list[Entry], request_id: str, root: str, stage: int, spending: Spending) -> Entry | None:
-    """The entry with which the request took the stage, None when the stage is free; NotCovered otherwise."""
-    reserved = _find(entries, "reserve", root)
-    if reserved is None:
-        raise NotCovered(f"stage {stage} was asked for, but stage 0 of this run was not: ask that first")
-    if not 1 <= stage < reserved.body.get("stages", 1) or _spendings([reserved]) != [spending]:
-        raise NotCovered(f"stage {stage} is not what was reserved with stage 0 of this run (has the software changed?)")
-    known = next((e for e in entries if e.kind == "stage" and (e.body["root"], e.body["stage"]) == (root, stage)), None)
-    if known is not None and known.request_id != request_id:
-        raise NotCovered(f"stage {stage} of this run was answered for another input already; it is answered once")
-    return known
-
-
-def _spendings(entries: list[Entry]) -> list[Spending]:
-    return [Spending(events.from_json(e.body["event"]), e.body["distance"]) for e in entries if e.kind == "reserve"]
 
 
 def _budget_body(silo: str, budget: Budget) -> dict[str, Any]:

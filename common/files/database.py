@@ -15,6 +15,7 @@ from pathlib import Path
 
 from dpdd.common.errors import DpddError
 from dpdd.common.files.atomic import sync_folder
+from dpdd.common.files.untrusted import shown
 
 VERSION = 1
 _RESTORE = "restore it from a backup"
@@ -45,7 +46,7 @@ def open_database(
     except BaseException as caught:
         if db is not None:
             db.close()
-        if isinstance(caught, sqlite3.Error | OSError):
+        if isinstance(caught, sqlite3.Error | OSError | UnicodeDecodeError):  # Python cannot read a damaged file's text
             raise error(f"{path}: {what} cannot be opened: {_explain(caught)}") from None
         raise
 
@@ -81,15 +82,17 @@ def _check(
     if thorough:
         verdict = db.execute("PRAGMA quick_check(1)").fetchone()[0]
         if verdict != "ok":
-            raise error(f"{path}: {what} is damaged ({' '.join(str(verdict).split())}); {_RESTORE}")
+            raise error(f"{path}: {what} is damaged ({shown(verdict, 200)}); {_RESTORE}")
 
 
 def _explain(error: Exception) -> str:
     text = str(error)
     if isinstance(error, OSError):
         return error.strerror or text
+    if isinstance(error, UnicodeDecodeError):
+        return f"it is damaged; {_RESTORE}"
     if "not a database" in text:
         return f"it is not an SQLite database (any more); {_RESTORE}"
     if "malformed" in text:
         return f"it is damaged or was cut short; {_RESTORE}"
-    return text
+    return shown(text, 200)  # parts of a damaged file may be in it

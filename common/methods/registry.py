@@ -15,6 +15,7 @@ dpdd.common.errors.ConfigError: there is no method 'dp-magic'; known are dm, dos
 
 from __future__ import annotations
 
+import reprlib
 from collections import ChainMap
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
@@ -109,12 +110,12 @@ QUERIES: Mapping[str, AnyQuery] = ChainMap(
 def method(name: str) -> AnyMethod:
     """The method called `name`."""
     if name not in METHODS:
-        raise ConfigError(f"there is no method {name!r}; known are {', '.join(sorted(METHODS))}")
+        raise ConfigError(f"there is no method {reprlib.repr(name)}; known are {', '.join(sorted(METHODS))}")
     return METHODS[name]
 
 
 def query(name: str) -> AnyQuery:
     """What a silo is asked for under `name`: a method, or evaluation."""
     if name not in QUERIES:
-        raise ConfigError(f"there is no method {name!r}; known are {', '.join(sorted(QUERIES))}")
+        raise ConfigError(f"there is no method {reprlib.repr(name)}; known are {', '.join(sorted(QUERIES))}")
     return QUERIES[name]

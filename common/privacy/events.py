@@ -11,6 +11,7 @@ Composed(parts=(Gaussian(sigma=4.0, releases=2), PoissonGaussian(sigma=2.0, rate
 from __future__ import annotations
 
 import math
+import reprlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,8 +40,8 @@ class PoissonGaussian:
 
     def __post_init__(self) -> None:
         _check_sigma(self.sigma)
-        if not 0.0 < self.rate <= 1.0:
-            raise ValueError(f"a sampling rate lies in (0, 1], not {self.rate!r}")
+        if not (isinstance(self.rate, int | float) and 0.0 < self.rate <= 1.0):
+            raise ValueError(f"a sampling rate lies in (0, 1], not {reprlib.repr(self.rate)}")
         _check_count("steps", self.steps)
 
 
@@ -136,6 +137,8 @@ def to_json(event: Event) -> list[dict[str, Any]]:
 
 def from_json(rows: list[dict[str, Any]]) -> Event:
     """The inverse of `to_json`; ValueError when a row is not an event."""
+    if not isinstance(rows, list):
+        raise ValueError(f"not a list of privacy events: {reprlib.repr(rows)}")
     events: list[Event] = []
     for row in rows:
         match row:
@@ -146,15 +149,15 @@ def from_json(rows: list[dict[str, Any]]) -> Event:
             case {"kind": "non-private"}:
                 events.append(NonPrivate())
             case _:
-                raise ValueError(f"not a privacy event: {row!r}")
+                raise ValueError(f"not a privacy event: {reprlib.repr(row)}")
     return compose(*events)
 
 
 def _check_sigma(sigma: float) -> None:
     if not (isinstance(sigma, int | float) and 1e-15 <= sigma <= 1e15):  # so that its square is a number, too
-        raise ValueError(f"a noise multiplier is a positive number between 1e-15 and 1e15, not {sigma!r}")
+        raise ValueError(f"a noise multiplier is a positive number between 1e-15 and 1e15, not {reprlib.repr(sigma)}")
 
 
 def _check_count(name: str, count: int) -> None:
     if not (isinstance(count, int) and 1 <= count < 2**31):
-        raise ValueError(f"{name} is a whole number from 1 up, not {count!r}")
+        raise ValueError(f"{name} is a whole number from 1 up, not {reprlib.repr(count)}")

@@ -115,6 +115,8 @@ def spent_epsilon(budget: Budget, spent: Sequence[Spending]) -> float:
     if not spent:
         return 0.0
     delta = _delta_left(budget, spent)
+    if delta <= 0.0:
+        return math.inf  # the noise's distance to the ideal alone takes more than δ
     mode = mode_for(budget, spent[0])
     event = compose(*(spending.event for spending in spent))
     if mode != "renyi":

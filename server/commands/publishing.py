@@ -72,13 +72,14 @@ def checked_card(folder: Path) -> dict[str, Any]:
     path = folder / "card.json"
     try:
         card: dict[str, Any] = json.loads(path.read_text())
-        silos, expected = card["silos"], card["dataset_sha256"]
-        judged = card.get("evaluation_at_silos", [])
+        silos, judged, expected = _rows(card, "silos"), _rows(card, "evaluation_at_silos"), card["dataset_sha256"]
         keys = {row["silo"]: bytes.fromhex(row["public_key"]) for row in silos}
-        together = {row["silo"]: (row["together"]["epsilon"], row["together"]["delta"]) for row in judged}
+        together = [(row["silo"], _stated(row["together"])) for row in judged if row["held_out"] in (True, False)]
+        if len(together) != len(judged):
+            raise ValueError("an evaluation read held-out records, or did not")
     except FileNotFoundError:
         raise DataError(f"{path}: there is no data card; is this a finished run?") from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise DataError(f"{path}: this is not a data card") from None
     dataset = folder / "dataset" / (MODEL if card.get("file") == MODEL else DATASET)
     if not dataset.exists():
@@ -107,9 +108,32 @@ def checked_card(folder: Path) -> dict[str, Any]:
         if evaluation and any(release.held_out != row["held_out"] for release in releases):
             raise IntegrityError(f"the card says other than {row['silo']} whether its evaluation read held-out records")
         opened.setdefault(row["silo"], []).extend(releases)
-    for silo, stated in together.items():
+    for silo, stated in together:
         _check_together(silo, stated, opened[silo])
     return card
+
+
+def _rows(card: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    """The rows of a card that name releases; ValueError, KeyError or TypeError unless they have their fields."""
+    rows = card[name] if name == "silos" else card.get(name, [])
+    if not isinstance(rows, list):
+        raise TypeError(f"{name} is a list")
+    for row in rows:
+        _stated(row)
+        if not (isinstance(row["silo"], str) and row["silo"].isprintable() and len(row["silo"]) <= 100):
+            raise ValueError("a silo's name is short")
+        if not isinstance(row["release_sha256"], list) or "event" not in row:
+            raise TypeError("a row names releases and their event")
+    return rows
+
+
+def _stated(row: dict[str, Any]) -> tuple[float | None, float]:
+    """ε (None is none) and δ in a row of a card; ValueError, KeyError or TypeError unless they are figures."""
+    epsilon, delta = row["epsilon"], row["delta"]
+    for figure in (delta,) if epsilon is None else (epsilon, delta):
+        if type(figure) not in (int, float) or not 0 <= figure <= 1e300:
+            raise ValueError("ε and δ are figures")
+    return epsilon, delta
 
 
 def _check_together(silo: str, stated: tuple[float | None, float], releases: list[Release]) -> None:

@@ -7,6 +7,7 @@ these schemas, and nowhere else. Paths in `[data]` are relative to the file.
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Iterable, Sequence
 from importlib import resources
 from importlib.metadata import entry_points
@@ -89,7 +90,7 @@ class MethodSection(Settings):
     @classmethod
     def _known(cls, name: str) -> str:
         if name not in METHODS:
-            raise ValueError(f"there is no method {name!r}; known are {', '.join(sorted(METHODS))}")
+            raise ValueError(f"there is no method {reprlib.repr(name)}; known are {', '.join(sorted(METHODS))}")
         return name
 
     @field_validator("aggregation")

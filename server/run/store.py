@@ -6,6 +6,8 @@ Files are named by their SHA-256; `index.sqlite` says which one answered which r
 from __future__ import annotations
 
 import hashlib
+import re
+import reprlib
 import sqlite3
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,6 +19,7 @@ from dpdd.common.files.database import make_database, open_database
 from dpdd.common.wire.release import Release, open_signed
 from dpdd.server.run.roster import Roster
 
+_SHA256 = re.compile("[0-9a-f]{64}")
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS requests (id TEXT PRIMARY KEY, bytes BLOB NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS releases (
@@ -163,6 +166,8 @@ def _now() -> str:
 
 def read_stored(folder: Path, digest: str) -> bytes:
     """The file with that SHA-256 in a store's folder. Opens no index, so a published copy is not written to."""
+    if not (isinstance(digest, str) and _SHA256.fullmatch(digest)):  # another name might lead out of the store
+        raise IntegrityError(f"{folder}: no release is stored under {reprlib.repr(digest)}")
     path = folder / digest
     try:
         data = path.read_bytes()

@@ -10,7 +10,7 @@ import random
 import shutil
 import sqlite3
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ Errors = tuple[type[Exception], ...]
 _KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 _PUBLIC = _KEY.public_key().public_bytes_raw()
 _BUDGET = Budget(1.0, 1e-5)
+_TIME = "2026-01-01T00:00:00.000+00:00"
 
 
 @dataclass(frozen=True)
@@ -129,11 +130,32 @@ def _ledgers(folder: Path) -> Iterator[Target]:
     ledger.begin_stage("2" * 64, "1" * 64, 1, spending)
     ledger.commit("1" * 64, "3" * 64)
     ledger.note("approve", "4" * 64, {"by": "somebody"})
-    entries = ledger.entries()
+    entries = list[hash_chain.Entry]()
+    for entry in ledger.entries():  # again with fixed times, so that the same seed makes the same inputs
+        last = entries[-1] if entries else None
+        entries.append(hash_chain.next_entry(last, _TIME, entry.kind, entry.request_id, entry.body, _KEY))
     ledger.close()
     with sqlite3.connect(path) as db:
         schema = ";".join(row[0] for row in db.execute("SELECT sql FROM sqlite_master WHERE sql NOT NULL"))
     db.close()
+
+    def cells(entry: hash_chain.Entry, body: str) -> list[Any]:
+        head = [entry.seq, entry.time, entry.kind, entry.request_id, body]
+        return [*head, entry.previous, entry.hash, entry.signature.hex()]
+
+    def write(to: Path, rows: Iterable[list[Any]]) -> None:
+        to.unlink(missing_ok=True)
+        with sqlite3.connect(to, isolation_level=None) as db:
+            db.execute("PRAGMA synchronous = OFF")
+            db.executescript("BEGIN;" + schema)
+            with contextlib.suppress(ValueError, TypeError, LookupError, OverflowError, sqlite3.Error):
+                for row in rows:  # as far as such rows can be in a ledger's table
+                    text = [*row[:7], bytes.fromhex(row[7])]
+                    db.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?)", text)
+            db.execute("COMMIT")
+        db.close()
+
+    write(path, [cells(entry, hash_chain.canonical(entry.body)) for entry in entries])
     valid = path.read_bytes()
 
     def opened(_: bytes = b"") -> None:
@@ -153,18 +175,8 @@ def _ledgers(folder: Path) -> Iterator[Target]:
         opened()
 
     def from_rows(data: bytes) -> None:
-        trial.unlink(missing_ok=True)
-        with sqlite3.connect(trial, isolation_level=None) as db:
-            db.execute("PRAGMA synchronous = OFF")
-            db.executescript("BEGIN;" + schema)
-            try:
-                for row in json.loads(data):
-                    cells = [*row[:7], bytes.fromhex(row[7])]
-                    db.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?)", cells)
-            except (ValueError, TypeError, LookupError, OverflowError, sqlite3.Error):
-                pass  # no such row can be in a ledger's table; what was written before is looked at
-            db.execute("COMMIT")
-        db.close()
+        rows = json.loads(data)
+        write(trial, rows if isinstance(rows, list) else [])
         opened()
 
     def rows(rng: random.Random) -> bytes:
@@ -173,12 +185,10 @@ def _ledgers(folder: Path) -> Iterator[Target]:
         for entry in entries:
             body = changed(rng, entry.body) if rng.random() < 0.4 else entry.body
             if signed and isinstance(body, dict):
-                with contextlib.suppress(RecursionError):
-                    entry = hash_chain.next_entry(last, entry.time, entry.kind, entry.request_id, body, _KEY)
-            last, text = entry, as_json(body).decode()
-            head = [entry.seq, entry.time, entry.kind, entry.request_id]
-            made.append([*head, text, entry.previous, entry.hash, entry.signature.hex()])
-        return as_json(made if signed else changed(rng, made))
+                entry = hash_chain.next_entry(last, entry.time, entry.kind, entry.request_id, body, _KEY)
+            last = entry
+            made.append(cells(entry, as_json(body).decode()))
+        return json.dumps(made if signed else changed(rng, made)).encode()
 
     errors: Errors = (LedgerError,)
     yield Target("ledger, bytes", lambda rng: damaged(rng, valid, valid), from_bytes, errors)
@@ -186,7 +196,7 @@ def _ledgers(folder: Path) -> Iterator[Target]:
     event = events.to_json(events.compose(events.Gaussian(3.0), events.PoissonGaussian(2.0, 0.1, 5)))
     yield Target(
         "privacy events",
-        lambda rng: as_json([changed(rng, row) for row in event]),
+        lambda rng: json.dumps([changed(rng, row) for row in event] if rng.random() < 0.9 else any_value(rng)).encode(),
         lambda data: events.from_json(json.loads(data)),
         (ValueError,),
     )
@@ -254,7 +264,7 @@ def _configurations(folder: Path) -> Iterator[Target]:
     yield Target("scenario", _toml_maker(files), load_run, (ConfigError,))
     yield Target(
         "table's schema",
-        lambda rng: as_json(changed(rng, _TABLE)),
+        lambda rng: json.dumps(changed(rng, _TABLE)).encode(),
         lambda data: table_schema(json.loads(data), "silo.toml"),
         (ConfigError,),
     )
@@ -272,7 +282,7 @@ def _cards(folder: Path) -> Iterator[Target]:
         if rng.random() < 0.5:  # one row, so that more of the changes meet what is checked
             value = {**card, "silos": [changed(rng, row) if rng.random() < 0.6 else row for row in card["silos"]]}
             if rng.random() < 0.5:
-                rows = [{**row, "together": {"epsilon": 1.0, "delta": 1e-5}} for row in value["silos"]]
+                rows = [{**row, "together": {"epsilon": 1.0, "delta": 1e-5}} for row in card["silos"]]
                 value["evaluation_at_silos"] = changed(rng, rows)
             return as_json(value)
         return as_json(changed(rng, card) if rng.random() < 0.9 else any_value(rng))

@@ -20,7 +20,8 @@ import pytest
 
 from dpdd.client.cli import main
 from dpdd.client.ledger.hash_chain import Entry
-from dpdd.client.ledger.ledger import Ledger, NotCovered
+from dpdd.client.ledger.ledger import Ledger
+from dpdd.client.ledger.lookup import NotCovered
 from dpdd.client.silo import Silo
 from dpdd.client.stages import reserved
 from dpdd.common.errors import IntegrityError, LedgerError

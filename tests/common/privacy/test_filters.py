@@ -326,3 +326,9 @@ def test_a_distance_costs_one_plus_e_to_the_epsilon_times_itself(composition: st
         left = DELTA - 0.5 * whole * (1.0 + math.exp(epsilon))
         shown = spent_epsilon(budget, [Spending(Gaussian(sigma), 0.5 * whole)])
         assert shown == pytest.approx(guarantee(Gaussian(sigma), left).epsilon, rel=1e-9)
+
+
+def test_distances_that_use_up_delta_leave_no_finite_epsilon() -> None:
+    spent = [Spending(Gaussian(5.0), 1.0)]
+    assert spent_epsilon(BUDGET, spent) == math.inf
+    assert remaining(BUDGET, spent) == 0.0
