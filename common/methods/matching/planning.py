@@ -20,7 +20,7 @@ from dpdd.common.methods.matching.specification import (
 )
 from dpdd.common.methods.plan import ArrayType, Plan, sums_of
 from dpdd.common.models.random_net import feature_count
-from dpdd.common.privacy.accounting import EXACT, PLD, Guarantee, calibrate, guarantee
+from dpdd.common.privacy.accounting import Guarantee, calibrate, guarantee
 from dpdd.common.privacy.events import Event, Gaussian, NonPrivate, compose
 from dpdd.common.privacy.privatise import noise_distance
 from dpdd.common.privacy.sampling import sampled_event
@@ -70,9 +70,10 @@ def plan(request: ReleaseRequest, settings: MethodSettings) -> Plan:
             f"at epsilon {request.epsilon:g} the distance of so much noise to ideal noise costs {slack:.2g}, which "
             f"is more than delta, {request.delta:g}; ask for fewer draws, a smaller epsilon or a larger delta"
         )
-    if guarantee(whole(sigma), request.delta - slack).epsilon > request.epsilon:  # most often it is so little
+    found = guarantee(whole(sigma), request.delta - slack)
+    if found.epsilon > request.epsilon:  # most often the slack is so little that it is not
         sigma = calibrate(whole, request.epsilon, request.delta - slack)
-    promised = Guarantee(request.epsilon, request.delta, EXACT if settings.rate == 1.0 else PLD)
+    promised = Guarantee(request.epsilon, request.delta, found.accountant)
     event, distance = events(sigma)[request.stage], distances(sigma)[request.stage]
     if not last:
         return Plan(event, promised, distance, coordinates, released)
