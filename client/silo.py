@@ -15,34 +15,29 @@ For a later stage (`dpdd.client.stages`) the first step is to take it from what 
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dpdd.client import ceilings, continuity, holdout, local_synthesis, policy, stages
+from dpdd.client import ceilings, continuity, holdout, policy, stages
+from dpdd.client.answering import Assignment, make
 from dpdd.client.config import SiloSettings, load_settings
 from dpdd.client.durable import exclusive, write_new
 from dpdd.client.keys import create_key, load_key, public_bytes
 from dpdd.client.ledger.hash_chain import Entry
 from dpdd.client.ledger.ledger import Ledger, OverBudget
 from dpdd.client.ledger.lookup import NotCovered
-from dpdd.client.mechanisms.base import mechanism
 from dpdd.client.outbox import Outbox
 from dpdd.client.policy import Refused
-from dpdd.client.records import Records
-from dpdd.client.records import load as load_records
-from dpdd.common.cli import software
 from dpdd.common.config import Settings, one_line
 from dpdd.common.errors import ConfigError, IntegrityError, LedgerError, WireError
 from dpdd.common.files.private_keys import new_passphrase, refuse_unencrypted
 from dpdd.common.methods.plan import Plan
-from dpdd.common.methods.registry import method, query
+from dpdd.common.methods.registry import query
 from dpdd.common.methods.request_plan import planned, settings_of
-from dpdd.common.privacy.entropy import Entropy, SeededEntropy, SystemEntropy
 from dpdd.common.progress import Progress, silent
 from dpdd.common.wire.answer import Answer, Reason, Refusal, Shortfall, SignedReleaseBytes
-from dpdd.common.wire.release import open_signed, release_of, sign
+from dpdd.common.wire.release import open_signed, sign
 from dpdd.common.wire.request import Kind, ReleaseRequest, decode_request
 
 LOCK_TIMEOUT = 600.0
@@ -250,33 +245,11 @@ class Silo:
         progress("reserving", 0, 1)
         ceilings.check_rate(request, self.settings.policy, ledger)  # again, now that nobody else makes a release
         ceilings.check_room(request, plan, self.settings.policy, self.outbox)
-        chosen, distilled = query(request.method), request.kind is Kind.DISTILLED_SET
-        paid = self._reserve(ledger, request, plan, 1 if distilled else chosen.stages(settings))
-        progress("reading", 0, 1)
-        records = self._readable(load_records(self.settings.data, self.folder), request, progress)
-        entropy = self._entropy(request)
-        if distilled:
-            made_by = method(request.method)
-            answered = local_synthesis.run_stages(records, request, made_by, settings, entropy, progress)
-            del records
-            privatised = local_synthesis.synthesise_locally(answered, request, made_by, settings, progress)
-        else:
-            privatised = mechanism(chosen).run(records, request, settings, plan, entropy, progress)
-            del records
-        if privatised.event != plan.event or privatised.distance > plan.distance:
-            raise IntegrityError("the mechanism ran another event than the one it planned; nothing was released")
-        if entropy.releasable and not privatised.releasable:
-            raise IntegrityError("noise or a sample came from another source than the silo's own; nothing was released")
-        release = release_of(
-            privatised,
-            request,
-            silo=self.settings.name,
-            guarantee=plan.guarantee,
-            ledger_entry=paid.hash,
-            software=software(),
-            public_counts=self.settings.public_counts,
-            held_out=request.kind is Kind.EVALUATION and self.settings.evaluation.holdout > 0.0,
-        )
+        distilled = request.kind is Kind.DISTILLED_SET
+        paid = self._reserve(ledger, request, plan, 1 if distilled else query(request.method).stages(settings))
+        assignment = Assignment(self.folder, self.settings, request, plan, paid.hash, self._holdout_key())
+        release = make(assignment, progress)
+        assignment.check(release)
         progress("writing", 0, 1)
         return self.outbox.put(request.id, sign(release, self._key))
 
@@ -295,15 +268,6 @@ class Silo:
             unprotected_allowed=self.settings.simulation is not None and self.settings.simulation.allow_no_noise,
         )
 
-    def _readable(self, records: Records, request: ReleaseRequest, progress: Progress) -> Records:
-        """The records that may be read for `request`: an evaluation reads the holdout, everything else the rest."""
-        share = self.settings.evaluation.holdout
-        if not share:
-            return records
-        key = holdout.load_key(self._state / HOLDOUT_KEY)
-        evaluation = request.kind is Kind.EVALUATION
-        return holdout.readable(records, share, key, evaluation=evaluation, progress=progress)
-
     def check_ledger(self, ledger: Ledger) -> None:
         """LedgerError when the ledger contradicts `silo.toml` or the outbox: nothing may be spent from it then."""
         continuity.check_outbox(self.outbox, ledger, self._key)
@@ -312,13 +276,9 @@ class Silo:
 
     def _holdout(self) -> dict[str, str]:
         """What the ledger keeps of the holdout; nothing where there is none."""
-        share = self.settings.evaluation.holdout
-        if not share:
-            return {}
-        return {"holdout": holdout.declaration(share, holdout.load_key(self._state / HOLDOUT_KEY))}
+        key = self._holdout_key()
+        return {} if key is None else {"holdout": holdout.declaration(self.settings.evaluation.holdout, key)}
 
-    def _entropy(self, request: ReleaseRequest) -> Entropy:
-        simulation = self.settings.simulation
-        if simulation is None or (simulation.noise_seed is None and not math.isinf(request.epsilon)):
-            return SystemEntropy()
-        return SeededEntropy(simulation.noise_seed or 0, f"{self.settings.name} {request.id}")
+    def _holdout_key(self) -> bytes | None:
+        """What decides who is held out; None where nobody is."""
+        return holdout.load_key(self._state / HOLDOUT_KEY) if self.settings.evaluation.holdout else None
