@@ -29,6 +29,8 @@ from dpdd.client.ledger.ledger import Ledger, OverBudget
 from dpdd.client.ledger.lookup import NotCovered
 from dpdd.client.outbox import Outbox
 from dpdd.client.policy import Refused
+from dpdd.client.worker.deaths import Deaths
+from dpdd.client.worker.worker import PlanTooLong, Worker, WorkerEnded, limits_of, planning_limits_of
 from dpdd.common.config import Settings, one_line
 from dpdd.common.errors import ConfigError, IntegrityError, LedgerError, WireError
 from dpdd.common.files.private_keys import new_passphrase, refuse_unencrypted
@@ -37,7 +39,7 @@ from dpdd.common.methods.registry import query
 from dpdd.common.methods.request_plan import planned, settings_of
 from dpdd.common.progress import Progress, silent
 from dpdd.common.wire.answer import Answer, Reason, Refusal, Shortfall, SignedReleaseBytes
-from dpdd.common.wire.release import open_signed, sign
+from dpdd.common.wire.release import Release, open_signed, sign
 from dpdd.common.wire.request import Kind, ReleaseRequest, decode_request
 
 LOCK_TIMEOUT = 600.0
@@ -49,9 +51,11 @@ MOST_WAITING_BYTES = 1 << 28
 class Silo:
     """The folder with `silo.toml`, and its `state/`: key, ledger, outbox."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, worker: Worker | None = None) -> None:
+        """With a `worker`, records are read and requests planned in a process of its own, unless silo.toml says no."""
         self.folder = folder
         self.settings: SiloSettings = load_settings(folder)
+        self._worker = worker if self.settings.worker.isolation else None
         self._key = load_key(self._state / "key.pem", self.settings.keys.beside(folder))
         self.outbox = Outbox(self._state / "outbox")
 
@@ -116,15 +120,26 @@ class Silo:
     def plan(self, request: ReleaseRequest) -> tuple[Settings, Plan]:
         """What answering `request` would cost; Refused when the policy or the method's schema says no."""
         policy.check(request, self.settings)
-        chosen = query(request.method)
+        chosen, shipped = query(request.method), True
         try:
             settings = settings_of(request)
+            shipped = policy.check_backbones(chosen.backbones(settings), self.settings)
             stages.check(request, chosen.stages(settings), first_input=chosen.first_stage_input)
-            plan = planned(request, settings)
+            plan = self._planned(request, settings)
             ceilings.check_size(plan, self.settings.policy)
             return settings, plan
         except (ConfigError, ValueError) as error:
-            raise Refused(Reason.MALFORMED, one_line(error)) from None
+            why = one_line(error) if shipped else policy.OWN_BACKBONE  # what is in a file here is nobody's business
+            raise Refused(Reason.MALFORMED, why) from None
+
+    def _planned(self, request: ReleaseRequest, settings: Settings) -> Plan:
+        """The plan, by the worker where there is one: then it takes no longer than the silo gives it."""
+        if self._worker is None:
+            return planned(request, settings)
+        try:
+            return self._worker.plan(request, planning_limits_of(self.settings))
+        except PlanTooLong:
+            raise Refused(Reason.NOT_ALLOWED, "planning the answer takes more than this silo gives a plan") from None
 
     def answer(self, data: bytes, progress: Progress = silent, waiting: Callable[[], None] = lambda: None) -> Answer:
         """The release for a request, always the same bytes for the same request, or a refusal.
@@ -248,10 +263,24 @@ class Silo:
         distilled = request.kind is Kind.DISTILLED_SET
         paid = self._reserve(ledger, request, plan, 1 if distilled else query(request.method).stages(settings))
         assignment = Assignment(self.folder, self.settings, request, plan, paid.hash, self._holdout_key())
-        release = make(assignment, progress)
+        release = self._unsigned(assignment, progress)
         assignment.check(release)
         progress("writing", 0, 1)
         return self.outbox.put(request.id, sign(release, self._key))
+
+    def _unsigned(self, assignment: Assignment, progress: Progress) -> Release:
+        """What records and mechanism give, made here or by the worker, which a request ends only so often."""
+        if self._worker is None:
+            return make(assignment, progress)
+        deaths, limits, request_id = Deaths(self._state / "deaths"), limits_of(self.settings), assignment.request.id
+        deaths.check(request_id, limits)
+        try:
+            release = self._worker.make(assignment, limits, progress)
+        except WorkerEnded as error:
+            deaths.note(request_id, limits, error.end)
+            raise
+        deaths.forget(request_id)
+        return release
 
     def _reserve(self, ledger: Ledger, request: ReleaseRequest, plan: Plan, of: int) -> Entry:
         """Set budget aside for all the stages (`of` them) that may be asked for, or take a later one of them."""
