@@ -18,6 +18,7 @@ from flwr.clientapp import ClientApp
 
 from dpdd.client.rehearsal import rehearse
 from dpdd.client.silo import Silo
+from dpdd.client.worker.worker import Worker
 from dpdd.common.errors import sayable
 from dpdd.common.progress import Progress, silent
 from dpdd.common.wire.answer import encode_answer
@@ -29,8 +30,11 @@ SILO_FAILED = 1000
 """Flower error code of a silo that could not answer; says nothing about why."""
 
 
-def make_app(progress: Callable[[str], Progress] = lambda _silo: silent) -> ClientApp:
-    """A ClientApp whose silos report to `progress(<silo name>)`."""
+def make_app(progress: Callable[[str], Progress] = lambda _silo: silent, worker: Worker | None = None) -> ClientApp:
+    """A ClientApp whose silos report to `progress(<silo name>)`, and have their records read by `worker`.
+
+    Without one they read them in this process, as simulated silos may.
+    """
     app = ClientApp()
 
     @app.query("release")
@@ -38,19 +42,24 @@ def make_app(progress: Callable[[str], Progress] = lambda _silo: silent) -> Clie
         def work(silo: Silo, request: bytes) -> bytes:
             return encode_answer(silo.answer(request, progress(silo.settings.name)))
 
-        return _reply(message, context, work, "dpdd.v1.Answer")
+        return _reply(message, context, worker, work, "dpdd.v1.Answer")
 
     @app.query("plan")
     def report(message: Message, context: Context) -> Message:
-        return _reply(message, context, lambda silo, data: encode_report(rehearse(silo, data)), "dpdd.v1.PlanReport")
+        def work(silo: Silo, request: bytes) -> bytes:
+            return encode_report(rehearse(silo, request))
+
+        return _reply(message, context, worker, work, "dpdd.v1.PlanReport")
 
     return app
 
 
-def _reply(message: Message, context: Context, work: Callable[[Silo, bytes], bytes], stype: str) -> Message:
+def _reply(
+    message: Message, context: Context, worker: Worker | None, work: Callable[[Silo, bytes], bytes], stype: str
+) -> Message:
     """What `work` makes of the request in a message, for the silo that the node's configuration names."""
     try:
-        silo = Silo(Path(str(context.node_config["silo"])))
+        silo = Silo(Path(str(context.node_config["silo"])), worker)
         reply = work(silo, flower.unpack(message.content, "dpdd.v1.ReleaseRequest"))
     except Exception as error:  # whatever it was: Flower would put its text into the reply
         # What went wrong may depend on the records, so the coordinator learns only that something did.
@@ -60,4 +69,4 @@ def _reply(message: Message, context: Context, work: Callable[[Silo, bytes], byt
     return Message(flower.pack(reply, stype), reply_to=message)
 
 
-app = make_app()
+app = make_app(worker=Worker())

@@ -19,6 +19,8 @@ from dpdd.common.wire.request import Kind
 
 Epsilon = Annotated[float, Field(gt=0.0, le=LARGEST_EPSILON, allow_inf_nan=False)]
 Delta = Annotated[float, Field(gt=0.0, le=0.01, allow_inf_nan=False)]
+LEAST_MEMORY = 1 << 29
+"""Bytes; a worker has 300 million before it does anything."""
 KindName = Literal["statistics", "distilled-set", "gradient-round", "evaluation"]
 
 
@@ -37,7 +39,9 @@ class BudgetSettings(Settings):
 class PolicySettings(Settings):
     """What may be asked. `methods` names each query that is allowed, "evaluation" too; `kinds` may narrow that down.
 
-    Bytes are those of one release (`most_bytes`) and of all in the outbox (`outbox_quota`); None sets no ceiling.
+    Bytes are those of one release (`most_bytes`), of all in the outbox (`outbox_quota`), of memory that a worker has to
+    itself (`most_memory`), and of a file that it writes (`most_disk`); None sets no ceiling. `backbones` are files that
+    requests may name beside what ships with dpdd, spelt exactly so.
     """
 
     methods: tuple[str, ...]
@@ -55,6 +59,10 @@ class PolicySettings(Settings):
     requests_per_day: Annotated[int, Field(ge=1)] | None = None
     most_bytes: Annotated[int, Field(ge=1)] | None = None
     outbox_quota: Annotated[int, Field(ge=1)] | None = None
+    most_cpu_seconds: Annotated[int, Field(ge=1)] | None = None
+    most_memory: Annotated[int, Field(ge=LEAST_MEMORY)] | None = None
+    most_disk: Annotated[int, Field(ge=1)] | None = None
+    backbones: tuple[str, ...] = ()
 
     @model_validator(mode="after")
     def _something_is_allowed(self) -> PolicySettings:
@@ -79,6 +87,17 @@ class HoldoutSettings(Settings):
     """Records that evaluation reads and no other release: this share of them, chosen one by one (`client.holdout`)."""
 
     holdout: Annotated[float, Field(ge=0.0, lt=1.0, allow_inf_nan=False)] = 0.0
+
+
+class WorkerSettings(Settings):
+    """The process that reads records (`client.worker`); without `isolation` the node reads them itself, unlimited.
+
+    `most_seconds` are by the clock, for an answer; `planning_seconds` of CPU time, to find out what one would cost.
+    """
+
+    isolation: bool = True
+    most_seconds: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 86_400.0
+    planning_seconds: Annotated[int, Field(ge=1)] = 120
 
 
 class SimulationSettings(Settings):
@@ -117,6 +136,7 @@ class SiloSettings(Settings):
     simulation: SimulationSettings | None = None
     coordinator: CoordinatorSettings | None = None
     keys: KeySettings = KeySettings()
+    worker: WorkerSettings = WorkerSettings()
 
     @model_validator(mode="after")
     def _counts_of_classes(self) -> SiloSettings:

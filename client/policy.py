@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dpdd.client.config import SiloSettings
 from dpdd.common.methods.base import DataKind
 from dpdd.common.methods.registry import QUERIES
+from dpdd.common.models.choice import AUTO, comes_with_dpdd
 from dpdd.common.wire.answer import Reason
 from dpdd.common.wire.request import ReleaseRequest
 
@@ -15,6 +18,20 @@ class Refused(Exception):
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)
         self.reason = reason
+
+
+OWN_BACKBONE = "the backbone that the request names cannot be used here"
+
+
+def check_backbones(names: Sequence[str], settings: SiloSettings) -> bool:
+    """Whether all ship with dpdd; Refused for one that does neither, nor is listed: no file is looked for.
+
+    So a request can neither open a file of its choice nor find out which there are.
+    """
+    foreign = [name for name in names if name != AUTO and not comes_with_dpdd(name)]
+    if not set(foreign) <= set(settings.policy.backbones):
+        raise Refused(Reason.MALFORMED, OWN_BACKBONE)
+    return not foreign
 
 
 def check(request: ReleaseRequest, settings: SiloSettings) -> None:

@@ -15,34 +15,31 @@ For a later stage (`dpdd.client.stages`) the first step is to take it from what 
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dpdd.client import ceilings, continuity, holdout, local_synthesis, policy, stages
+from dpdd.client import ceilings, continuity, holdout, policy, stages
+from dpdd.client.answering import Assignment, make
 from dpdd.client.config import SiloSettings, load_settings
 from dpdd.client.durable import exclusive, write_new
 from dpdd.client.keys import create_key, load_key, public_bytes
 from dpdd.client.ledger.hash_chain import Entry
 from dpdd.client.ledger.ledger import Ledger, OverBudget
 from dpdd.client.ledger.lookup import NotCovered
-from dpdd.client.mechanisms.base import mechanism
 from dpdd.client.outbox import Outbox
 from dpdd.client.policy import Refused
-from dpdd.client.records import Records
-from dpdd.client.records import load as load_records
-from dpdd.common.cli import software
+from dpdd.client.worker.deaths import Deaths
+from dpdd.client.worker.worker import PlanTooLong, Worker, WorkerEnded, limits_of, planning_limits_of
 from dpdd.common.config import Settings, one_line
 from dpdd.common.errors import ConfigError, IntegrityError, LedgerError, WireError
 from dpdd.common.files.private_keys import new_passphrase, refuse_unencrypted
 from dpdd.common.methods.plan import Plan
-from dpdd.common.methods.registry import method, query
+from dpdd.common.methods.registry import query
 from dpdd.common.methods.request_plan import planned, settings_of
-from dpdd.common.privacy.entropy import Entropy, SeededEntropy, SystemEntropy
 from dpdd.common.progress import Progress, silent
 from dpdd.common.wire.answer import Answer, Reason, Refusal, Shortfall, SignedReleaseBytes
-from dpdd.common.wire.release import open_signed, release_of, sign
+from dpdd.common.wire.release import Release, open_signed, sign
 from dpdd.common.wire.request import Kind, ReleaseRequest, decode_request
 
 LOCK_TIMEOUT = 600.0
@@ -54,9 +51,11 @@ MOST_WAITING_BYTES = 1 << 28
 class Silo:
     """The folder with `silo.toml`, and its `state/`: key, ledger, outbox."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, worker: Worker | None = None) -> None:
+        """With a `worker`, records are read and requests planned in a process of its own, unless silo.toml says no."""
         self.folder = folder
         self.settings: SiloSettings = load_settings(folder)
+        self._worker = worker if self.settings.worker.isolation else None
         self._key = load_key(self._state / "key.pem", self.settings.keys.beside(folder))
         self.outbox = Outbox(self._state / "outbox")
 
@@ -121,15 +120,26 @@ class Silo:
     def plan(self, request: ReleaseRequest) -> tuple[Settings, Plan]:
         """What answering `request` would cost; Refused when the policy or the method's schema says no."""
         policy.check(request, self.settings)
-        chosen = query(request.method)
+        chosen, shipped = query(request.method), True
         try:
             settings = settings_of(request)
+            shipped = policy.check_backbones(chosen.backbones(settings), self.settings)
             stages.check(request, chosen.stages(settings), first_input=chosen.first_stage_input)
-            plan = planned(request, settings)
+            plan = self._planned(request, settings)
             ceilings.check_size(plan, self.settings.policy)
             return settings, plan
         except (ConfigError, ValueError) as error:
-            raise Refused(Reason.MALFORMED, one_line(error)) from None
+            why = one_line(error) if shipped else policy.OWN_BACKBONE  # what is in a file here is nobody's business
+            raise Refused(Reason.MALFORMED, why) from None
+
+    def _planned(self, request: ReleaseRequest, settings: Settings) -> Plan:
+        """The plan, by the worker where there is one: then it takes no longer than the silo gives it."""
+        if self._worker is None:
+            return planned(request, settings)
+        try:
+            return self._worker.plan(request, planning_limits_of(self.settings))
+        except PlanTooLong:
+            raise Refused(Reason.NOT_ALLOWED, "planning the answer takes more than this silo gives a plan") from None
 
     def answer(self, data: bytes, progress: Progress = silent, waiting: Callable[[], None] = lambda: None) -> Answer:
         """The release for a request, always the same bytes for the same request, or a refusal.
@@ -250,35 +260,27 @@ class Silo:
         progress("reserving", 0, 1)
         ceilings.check_rate(request, self.settings.policy, ledger)  # again, now that nobody else makes a release
         ceilings.check_room(request, plan, self.settings.policy, self.outbox)
-        chosen, distilled = query(request.method), request.kind is Kind.DISTILLED_SET
-        paid = self._reserve(ledger, request, plan, 1 if distilled else chosen.stages(settings))
-        progress("reading", 0, 1)
-        records = self._readable(load_records(self.settings.data, self.folder), request, progress)
-        entropy = self._entropy(request)
-        if distilled:
-            made_by = method(request.method)
-            answered = local_synthesis.run_stages(records, request, made_by, settings, entropy, progress)
-            del records
-            privatised = local_synthesis.synthesise_locally(answered, request, made_by, settings, progress)
-        else:
-            privatised = mechanism(chosen).run(records, request, settings, plan, entropy, progress)
-            del records
-        if privatised.event != plan.event or privatised.distance > plan.distance:
-            raise IntegrityError("the mechanism ran another event than the one it planned; nothing was released")
-        if entropy.releasable and not privatised.releasable:
-            raise IntegrityError("noise or a sample came from another source than the silo's own; nothing was released")
-        release = release_of(
-            privatised,
-            request,
-            silo=self.settings.name,
-            guarantee=plan.guarantee,
-            ledger_entry=paid.hash,
-            software=software(),
-            public_counts=self.settings.public_counts,
-            held_out=request.kind is Kind.EVALUATION and self.settings.evaluation.holdout > 0.0,
-        )
+        distilled = request.kind is Kind.DISTILLED_SET
+        paid = self._reserve(ledger, request, plan, 1 if distilled else query(request.method).stages(settings))
+        assignment = Assignment(self.folder, self.settings, request, plan, paid.hash, self._holdout_key())
+        release = self._unsigned(assignment, progress)
+        assignment.check(release)
         progress("writing", 0, 1)
         return self.outbox.put(request.id, sign(release, self._key))
+
+    def _unsigned(self, assignment: Assignment, progress: Progress) -> Release:
+        """What records and mechanism give, made here or by the worker, which a request ends only so often."""
+        if self._worker is None:
+            return make(assignment, progress)
+        deaths, limits, request_id = Deaths(self._state / "deaths"), limits_of(self.settings), assignment.request.id
+        deaths.check(request_id, limits)
+        try:
+            release = self._worker.make(assignment, limits, progress)
+        except WorkerEnded as error:
+            deaths.note(request_id, limits, error.end)
+            raise
+        deaths.forget(request_id)
+        return release
 
     def _reserve(self, ledger: Ledger, request: ReleaseRequest, plan: Plan, of: int) -> Entry:
         """Set budget aside for all the stages (`of` them) that may be asked for, or take a later one of them."""
@@ -295,15 +297,6 @@ class Silo:
             unprotected_allowed=self.settings.simulation is not None and self.settings.simulation.allow_no_noise,
         )
 
-    def _readable(self, records: Records, request: ReleaseRequest, progress: Progress) -> Records:
-        """The records that may be read for `request`: an evaluation reads the holdout, everything else the rest."""
-        share = self.settings.evaluation.holdout
-        if not share:
-            return records
-        key = holdout.load_key(self._state / HOLDOUT_KEY)
-        evaluation = request.kind is Kind.EVALUATION
-        return holdout.readable(records, share, key, evaluation=evaluation, progress=progress)
-
     def check_ledger(self, ledger: Ledger) -> None:
         """LedgerError when the ledger contradicts `silo.toml` or the outbox: nothing may be spent from it then."""
         continuity.check_outbox(self.outbox, ledger, self._key)
@@ -312,13 +305,9 @@ class Silo:
 
     def _holdout(self) -> dict[str, str]:
         """What the ledger keeps of the holdout; nothing where there is none."""
-        share = self.settings.evaluation.holdout
-        if not share:
-            return {}
-        return {"holdout": holdout.declaration(share, holdout.load_key(self._state / HOLDOUT_KEY))}
+        key = self._holdout_key()
+        return {} if key is None else {"holdout": holdout.declaration(self.settings.evaluation.holdout, key)}
 
-    def _entropy(self, request: ReleaseRequest) -> Entropy:
-        simulation = self.settings.simulation
-        if simulation is None or (simulation.noise_seed is None and not math.isinf(request.epsilon)):
-            return SystemEntropy()
-        return SeededEntropy(simulation.noise_seed or 0, f"{self.settings.name} {request.id}")
+    def _holdout_key(self) -> bytes | None:
+        """What decides who is held out; None where nobody is."""
+        return holdout.load_key(self._state / HOLDOUT_KEY) if self.settings.evaluation.holdout else None

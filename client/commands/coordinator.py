@@ -30,16 +30,19 @@ def run(options: argparse.Namespace) -> None:
     import signal
 
     from dpdd.client.durable import only_one
+    from dpdd.client.worker.worker import Worker
 
     silo = open_silo(options)
-    with only_one(silo.node_lock, "runs `dpdd-client run` on this silo"):
+    with only_one(silo.node_lock, "runs `dpdd-client run` on this silo"), Worker() as worker:
+        if silo.settings.worker.isolation:
+            worker.start()  # now, so that the first request need not wait for it
         from dpdd.client.transport.node import Node
         from dpdd.client.transport.node_log import keep_log
         from dpdd.common.progress import Console
 
         keep_log(silo.node_log)
         console = Console(options.quiet)
-        node = Node(options.silo, console, address=options.address)
+        node = Node(options.silo, console, address=options.address, worker=worker)
         console.say(f"what happens is kept in {silo.node_log}")
         signal.signal(signal.SIGTERM, lambda *_: node.stop())
         try:

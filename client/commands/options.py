@@ -10,14 +10,15 @@ from dpdd.common.errors import ConfigError
 
 if TYPE_CHECKING:
     from dpdd.client.silo import Silo
+    from dpdd.client.worker.worker import Worker
     from dpdd.common.wire.request import ReleaseRequest
 
 
-def open_silo(options: argparse.Namespace) -> Silo:
-    """The silo in the folder that `--silo` names."""
+def open_silo(options: argparse.Namespace, worker: Worker | None = None) -> Silo:
+    """The silo in the folder that `--silo` names; `worker` reads its records where silo.toml says so."""
     from dpdd.client.silo import Silo
 
-    return Silo(options.silo)
+    return Silo(options.silo, worker)
 
 
 def read_request(path: Path) -> bytes:

@@ -132,6 +132,7 @@ def _decide(options: argparse.Namespace, kind: Literal["approve", "deny"], body:
 def answer(options: argparse.Namespace) -> None:
     """Answer a request file with a signed release, without a network."""
     from dpdd.client.durable import write_new
+    from dpdd.client.worker.worker import Worker
     from dpdd.common.progress import Console
     from dpdd.common.wire.answer import Refusal
 
@@ -140,7 +141,8 @@ def answer(options: argparse.Namespace) -> None:
     def waiting() -> None:
         console.say("another dpdd process is making a release for this silo; this one waits for it")
 
-    reply = open_silo(options).answer(read_request(options.request), console, waiting)
+    with Worker() as worker:
+        reply = open_silo(options, worker).answer(read_request(options.request), console, waiting)
     console.finish()
     if isinstance(reply, Refusal):
         raise PolicyError(f"refused ({reply.reason.words}): {reply.message}")

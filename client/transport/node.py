@@ -25,6 +25,7 @@ from dpdd.client.config import CoordinatorSettings
 from dpdd.client.silo import Silo
 from dpdd.client.transport.channel import explain, open_channel
 from dpdd.client.transport.upload import manifest_of, upload
+from dpdd.client.worker.worker import Worker
 from dpdd.common import flower  # first: it turns Flower's telemetry off
 
 # isort: split
@@ -71,12 +72,14 @@ class Doing(StrEnum):
 class Node:
     """Runs until `stop`."""
 
-    def __init__(self, folder: Path, console: Console, *, address: str | None = None) -> None:
+    def __init__(
+        self, folder: Path, console: Console, *, address: str | None = None, worker: Worker | None = None
+    ) -> None:
         self._silo = Silo(folder)
         self._pinned = pinned_coordinator(self._silo)
         self._address = address or self._pinned.address
         self._console = console
-        self._app: ClientApp = make_app(lambda _silo: self._progress)
+        self._app: ClientApp = make_app(lambda _silo: self._progress, worker)
         self._stop = threading.Event()
         self._inbox: queue.Queue[bytes] = queue.Queue(MOST_QUEUED)
         self._queued: set[bytes] = set()

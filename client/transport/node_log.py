@@ -14,6 +14,7 @@ import traceback
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
+from dpdd.client.worker.worker import WorkerEnded
 from dpdd.common.config import one_line
 from dpdd.common.errors import sayable
 
@@ -58,6 +59,8 @@ class _Line(logging.Formatter):
         if error is None:
             return ""
         frames = "".join(traceback.format_tb(error.__traceback__))
+        if isinstance(error, WorkerEnded) and error.where:
+            frames += f"and in the worker:\n{error.where}"
         return f"Traceback (most recent call last):\n{frames}{type(error).__name__}: {one_line(sayable(error))}"
 
 

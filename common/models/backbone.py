@@ -27,7 +27,6 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass
-from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Annotated, cast
@@ -41,7 +40,9 @@ from torch import Tensor
 from dpdd.common.errors import ConfigError, DataError, IntegrityError
 from dpdd.common.files.atomic import write_atomically
 from dpdd.common.models import scattering_recipe
-from dpdd.common.models.choice import built_shape
+from dpdd.common.models.choice import available as available
+from dpdd.common.models.choice import built_shape, shipped_weights
+from dpdd.common.models.choice import comes_with_dpdd as comes_with_dpdd
 from dpdd.common.models.convnet import ConvNet, ConvNetArchitecture
 from dpdd.common.models.feature_network import FeatureNetwork, Normalisation
 from dpdd.common.models.pooled_scattering import PooledScatteringArchitecture, PooledScatteringNet
@@ -155,26 +156,6 @@ def save(path: str | Path, network: FeatureNetwork, provenance: Provenance) -> C
     return card
 
 
-def available() -> tuple[str, ...]:
-    """Names of the backbones that ship with dpdd."""
-    folder = _shipped_weights()
-    if not folder.is_dir():
-        return ()
-    return tuple(sorted(entry.name.removesuffix(".json") for entry in folder.iterdir() if entry.name.endswith(".json")))
-
-
-def comes_with_dpdd(name: str) -> bool:
-    """Whether a name means a shipped backbone or one that is built in code, and not somebody's file.
-
-    >>> comes_with_dpdd("scatter28"), comes_with_dpdd("scattering-3x64x64"), comes_with_dpdd("weights/mine")
-    (True, True, False)
-    """
-    try:
-        return name in available() or built_shape(name) is not None
-    except ConfigError:
-        return False
-
-
 def load(name_or_path: str | Path, sha256: str | None = None) -> Backbone:
     """Load a backbone in eval mode, with frozen parameters.
 
@@ -267,16 +248,12 @@ def _fill(network: FeatureNetwork, stored: dict[str, Tensor], where: str) -> Non
             tensor.copy_(value)
 
 
-def _shipped_weights() -> Traversable:
-    return resources.files("dpdd.common.models").joinpath("weights")
-
-
 def _read(name_or_path: str | Path) -> tuple[bytes, str, str]:
     """Give weights, card and a name for messages."""
     files: tuple[Traversable, Traversable]
     if isinstance(name_or_path, str) and name_or_path in available():
         where = name_or_path
-        folder = _shipped_weights()
+        folder = shipped_weights()
         files = (folder.joinpath(f"{where}.safetensors"), folder.joinpath(f"{where}.json"))
     else:
         stem = _stem(Path(name_or_path))

@@ -12,6 +12,8 @@ dpdd.common.errors.ConfigError: there is no backbone for records of shape (14,):
 from __future__ import annotations
 
 import re
+from importlib import resources
+from importlib.resources.abc import Traversable
 
 from dpdd.common.errors import ConfigError
 
@@ -21,6 +23,40 @@ SMALLEST_SIDE, LARGEST_SIDE, MOST_CHANNELS = 8, 4096, 16
 """Of images that a scattering transform is built for."""
 _FILES: dict[tuple[int, ...], str] = {(1, 28, 28): "scatter28", (3, 32, 32): "scatter32"}
 _BUILT = re.compile(r"scattering-([0-9]{1,9})x([0-9]{1,9})x([0-9]{1,9})")
+
+
+def shipped_weights() -> Traversable:
+    """The folder with the backbones that ship with dpdd."""
+    return resources.files("dpdd.common.models").joinpath("weights")
+
+
+def available() -> tuple[str, ...]:
+    """Names of the backbones that ship with dpdd."""
+    folder = shipped_weights()
+    if not folder.is_dir():
+        return ()
+    return tuple(sorted(entry.name.removesuffix(".json") for entry in folder.iterdir() if entry.name.endswith(".json")))
+
+
+def comes_with_dpdd(name: str) -> bool:
+    """Whether a name means a shipped backbone or one that is built in code, and not somebody's file.
+
+    >>> comes_with_dpdd("scatter28"), comes_with_dpdd("scattering-3x64x64"), comes_with_dpdd("weights/mine")
+    (True, True, False)
+    """
+    try:
+        return name in available() or built_shape(name) is not None
+    except ConfigError:
+        return False
+
+
+def check_built_for(name: str, shape: tuple[int, ...]) -> None:
+    """ConfigError for the scattering transform of another shape than this one, before it is built.
+
+    >>> check_built_for("scattering-1x8x8", (1, 8, 8))
+    """
+    if built_shape(name) not in (None, shape):
+        raise ConfigError(f"backbone {name} is for other images than those of shape {shape}")
 
 
 def backbone_for(shape: tuple[int, ...]) -> str:

@@ -64,10 +64,10 @@ def _client_app(folders: Sequence[str]) -> ClientApp:
     @app.query("plan")
     @app.query("release")
     def answer(message: Message, context: Context) -> Message:
-        from dpdd.client.app import app as installed  # here, because an actor gets this function and nothing around it
+        from dpdd.client.app import make_app  # here, because an actor gets this function and nothing around it
 
         context.node_config["silo"] = folders[int(context.node_config["partition-id"])]
-        return installed(message, context)
+        return make_app()(message, context)
 
     return app
 

@@ -15,6 +15,8 @@ from dpdd.common.data.formats import labels as label_formats
 from dpdd.common.data.labelled_records import LabelledRecords
 from dpdd.common.errors import ConfigError
 from dpdd.common.files import idx
+from dpdd.common.methods.registry import method
+from dpdd.common.models.choice import AUTO, comes_with_dpdd
 from dpdd.common.progress import Console
 from dpdd.scenarios.simulator.budgets import budget_for_both
 from dpdd.scenarios.simulator.partition import partition
@@ -117,6 +119,9 @@ def write_silo(
         if not unprotected:
             each = (max(epsilon, evaluated.epsilon), max(delta, evaluated.delta))
             epsilon, delta = budget_for_both(scenario, epsilon)
+    chosen = method(scenario.method.name)
+    own = [name for name in chosen.backbones(chosen.settings(scenario.method.settings)) if not _ships(name)]
+    backbones = f"backbones = {json.dumps(own)}\n" if own else ""
     text = f"""\
 # A simulated silo of the scenario {scenario.name!r}: its people come from one dataset, split over silos.
 name = {json.dumps(name)}
@@ -135,11 +140,15 @@ methods = {json.dumps(methods)}
 epsilon_per_request = {each[0]!r}
 delta_per_request = {each[1]!r}
 approval = "auto"
-{holdout}"""
+{backbones}{holdout}"""
     if unprotected or noise_seed is not None:
         text += f"\n[simulation]\nallow_no_noise = {str(unprotected).lower()}\n"
         text += f"noise_seed = {noise_seed}\n" if noise_seed is not None else ""
     (folder / "silo.toml").write_text(text, encoding="utf-8")
+
+
+def _ships(backbone: str) -> bool:
+    return backbone == AUTO or comes_with_dpdd(backbone)
 
 
 def _data_files(folder: Path, share: LabelledRecords, classes: tuple[str, ...]) -> str:

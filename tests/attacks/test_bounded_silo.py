@@ -106,7 +106,7 @@ def refused_unpaid(silo: Silo, request: ReleaseRequest, why: str) -> None:
 def test_epsilon_shaving_writes_no_ledger_and_plans_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousand requests at a thousandth of the budget would cost the silo a thousand passes over its records."""
     silo = make_silo(tmp_path / "silo", extra="least_epsilon_per_request = 0.1")
-    monkeypatch.setattr("dpdd.client.silo.mechanism", None)  # nothing gets that far
+    monkeypatch.setattr("dpdd.client.answering.mechanism", None)  # nothing gets that far
     refused_unpaid(silo, make_request(epsilon=0.001), "from 0.1 up")
     monkeypatch.undo()
     assert isinstance(silo.answer(make_request(epsilon=0.1).encode()), SignedReleaseBytes)
@@ -117,7 +117,7 @@ def test_the_requests_of_a_day_are_counted_in_the_ledger(tmp_path: Path, monkeyp
     first, third = make_request("a", epsilon=0.1), make_request("c", epsilon=0.1)
     for request in (first, make_request("b", epsilon=0.1)):
         assert isinstance(silo.answer(request.encode()), SignedReleaseBytes)
-    monkeypatch.setattr("dpdd.client.silo.mechanism", None)  # refused before anything is planned
+    monkeypatch.setattr("dpdd.client.answering.mechanism", None)  # refused before anything is planned
     refused_unpaid(silo, third, "2 requests within 24 hours")
     monkeypatch.undo()
     assert isinstance(silo.answer(first.encode()), SignedReleaseBytes)  # the same bytes again are no new request

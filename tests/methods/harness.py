@@ -20,7 +20,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from dpdd.client import silo as silo_module
+from dpdd.client import answering
 from dpdd.client.mechanisms.base import mechanism
 from dpdd.client.records.records import Records
 from dpdd.client.silo import Silo
@@ -497,7 +497,7 @@ def _refused(silo: Silo, requests: Sequence[tuple[ReleaseRequest, Reason]]) -> N
 
     before = _entries(silo)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(silo_module, "load_records", no_records)
+        patch.setattr(answering, "load_records", no_records)
         for request, reason in requests:
             answer = silo.answer(request.encode())
             assert isinstance(answer, Refusal) and answer.reason is reason, (request, answer)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dpdd.client import silo as silo_module
+from dpdd.client import answering
 from dpdd.client.mechanisms import matching
 from dpdd.client.records.records import Records
 from dpdd.common.errors import IntegrityError
@@ -99,9 +99,9 @@ def test_records_are_read_once_and_not_after_the_release(tmp_path: Path, monkeyp
 
     for name in ("batches", "read"):
         monkeypatch.setattr(Records, name, guarded(name))
-    original_load, original_release = silo_module.load_records, silo_module.release_of
-    monkeypatch.setattr(silo_module, "load_records", load)
-    monkeypatch.setattr(silo_module, "release_of", release_of)
+    original_load, original_release = answering.load_records, answering.release_of
+    monkeypatch.setattr(answering, "load_records", load)
+    monkeypatch.setattr(answering, "release_of", release_of)
     case = PRIVATE[0]
     silo = make_silo(tmp_path / "north", case, 12)
     ((request, data),) = answers(silo, case)

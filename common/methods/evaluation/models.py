@@ -35,7 +35,7 @@ from dpdd.common.methods.evaluation.settings import (
     segment_of,
 )
 from dpdd.common.models import backbone as backbones
-from dpdd.common.models.choice import built_shape
+from dpdd.common.models.choice import check_built_for
 from dpdd.common.models.evaluation_convnet import EvaluationConvNet
 from dpdd.common.synthesis.image_embedding import ImageEmbedding
 from dpdd.common.synthesis.teacher import Teacher
@@ -161,8 +161,7 @@ def _classifier(model: ModelSettings, arrays: Mapping[str, NDArray[np.float32]],
 def _embedding(model: TeacherModel, run: RunDescription) -> ImageEmbedding:
     """What the teacher's weights are for; ConfigError where its backbone cannot be had, or is for other images."""
     channels, height, width = run.image_shape
-    if built_shape(model.backbone) not in (None, run.shape):  # before it is built
-        raise ConfigError(f"backbone {model.backbone} is for other images than those of shape {run.shape}")
+    check_built_for(model.backbone, run.shape)
     backbone = _backbone(model.backbone, model.sha256)
     backbone.check_images(run.shape)
     if model.features > backbone.network.whitening.dimensions:

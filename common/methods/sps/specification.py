@@ -16,7 +16,7 @@ from dpdd.common.methods.sps.feature_statistics import (
 from dpdd.common.methods.sps.settings import MethodSettings
 from dpdd.common.models.backbone import Backbone
 from dpdd.common.models.backbone import load as load_backbone
-from dpdd.common.models.choice import AUTO, backbone_for
+from dpdd.common.models.choice import AUTO, backbone_for, check_built_for
 from dpdd.common.synthesis.image_embedding import ImageEmbedding
 
 
@@ -50,6 +50,8 @@ def check_pinned(settings: MethodSettings) -> None:
 
 def specification(settings: MethodSettings, run: RunDescription, stage: int) -> FeatureStatistics:
     """The feature statistics of a stage; ConfigError where a backbone is not the one that the run names."""
+    for each, _ in settings.backbones:
+        check_built_for(each, run.shape)
     settings = with_backbone(settings, run.shape)
     name, sha256 = settings.backbones[stage % len(settings.backbones)]
     try:

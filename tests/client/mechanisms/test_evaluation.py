@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from scipy import stats
 
-from dpdd.client import silo as silo_module
+from dpdd.client import answering
 from dpdd.client.mechanisms.evaluation import MECHANISM, cell
 from dpdd.client.records.records import Records
 from dpdd.client.silo import Silo
@@ -289,7 +289,7 @@ def test_hostile_requests_are_refused_before_anything_is_reserved_or_read(
     def no_records(*_: object) -> None:
         raise AssertionError("records are read for a request that is refused")
 
-    monkeypatch.setattr(silo_module, "load_records", no_records)
+    monkeypatch.setattr(answering, "load_records", no_records)
     refusal = refused(silo, HOSTILE[what]())
     assert refusal.reason is Reason.MALFORMED and "\n" not in refusal.message
     assert entries(silo) == 1 and silo.outbox.ids() == []

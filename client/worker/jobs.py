@@ -1,0 +1,159 @@
+"""What a worker does: one job from its channel, and what came of it back into the channel.
+
+A job is a header in JSON and the bytes of a request. A result is protobuf or JSON, never a pickle: whoever reads it has
+the key and the ledger, and the worker has read files that might be hostile. All that can be said of records in it is
+what is said in the release, whose sums carry their noise already.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import socket
+import struct
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from dpdd.client.answering import Assignment, make
+from dpdd.client.config import SiloSettings
+from dpdd.client.worker.frames import Kind, Reader, frame
+from dpdd.client.worker.plan_json import plan_from_json, plan_to_json
+from dpdd.common import errors
+from dpdd.common.config import one_line
+from dpdd.common.errors import ConfigError, DpddError, sayable
+from dpdd.common.methods.request_plan import planned, settings_of
+from dpdd.common.progress import Progress
+from dpdd.common.wire.request import decode_request
+
+PROGRESS_SECONDS = 0.05
+"""So often, at most, the node hears how far a phase is."""
+_LENGTH = struct.Struct("!I")
+_BLOCK = 1 << 20
+
+_NO_MEMORY = ("allocate memory", "can't start new thread")
+"""What torch and Python say, as RuntimeError, where the system gives them no more."""
+
+Job = Callable[[Mapping[str, Any], bytes, Progress], bytes]
+"""From its header, the request's bytes and a progress reporter to what comes of it."""
+
+
+def answer(header: Mapping[str, Any], request: bytes, progress: Progress) -> bytes:
+    """The encoded release for an assignment, not signed."""
+    return make(assignment_from_json(header, request), progress).encode()
+
+
+def plan(_header: Mapping[str, Any], request: bytes, _progress: Progress) -> bytes:
+    """The plan of an answer, or why there is none; no record is read for it."""
+    asked = decode_request(request)
+    try:
+        return json.dumps({"plan": plan_to_json(planned(asked, settings_of(asked)))}).encode()
+    except (ConfigError, ValueError) as error:
+        return json.dumps({"malformed": one_line(error)[:1000]}).encode()
+
+
+JOBS: Mapping[str, Job] = {"answer": answer, "plan": plan}
+
+
+def assignment_to_json(assignment: Assignment) -> dict[str, Any]:
+    """All of it but the request."""
+    key = assignment.holdout_key
+    return {
+        "folder": str(assignment.folder),
+        "settings": assignment.settings.model_dump(mode="json", exclude_unset=True),
+        "plan": plan_to_json(assignment.plan),
+        "ledger_entry": assignment.ledger_entry,
+        "holdout_key": None if key is None else key.hex(),
+    }
+
+
+def assignment_from_json(header: Mapping[str, Any], request: bytes) -> Assignment:
+    """The inverse of `assignment_to_json`."""
+    key = header["holdout_key"]
+    return Assignment(
+        Path(header["folder"]),
+        SiloSettings.model_validate(header["settings"]),
+        decode_request(request),
+        plan_from_json(header["plan"]),
+        header["ledger_entry"],
+        None if key is None else bytes.fromhex(key),
+    )
+
+
+def message_of(job: str, header: Mapping[str, Any], request: bytes) -> bytes:
+    """A job as a message to a worker."""
+    head = json.dumps({"job": job, **header}).encode()
+    return frame(Kind.JOB, _LENGTH.pack(len(head)) + head + request)
+
+
+def serve_job(channel: socket.socket, jobs: Mapping[str, Job] = JOBS) -> None:
+    """Read the one job, do it, and send what came of it."""
+    payload = next(_received(channel))
+    (length,) = _LENGTH.unpack_from(payload)
+    header = json.loads(payload[_LENGTH.size : _LENGTH.size + length])
+    request = payload[_LENGTH.size + length :]
+    del payload
+    try:
+        result = jobs[header["job"]](header, request, _reporter(channel))
+    except BaseException as error:
+        channel.sendall(frame(Kind.ERROR, json.dumps(_described(error)).encode()))
+    else:
+        channel.sendall(frame(Kind.RESULT, result))
+
+
+def _received(channel: socket.socket) -> Iterator[bytes]:
+    reader = Reader()
+    while data := channel.recv(_BLOCK):
+        for _, payload in reader.feed(data):
+            yield payload
+
+
+def _reporter(channel: socket.socket) -> Progress:
+    """Tells the node of every phase, and now and then how far it is."""
+    last, when = "", 0.0
+
+    def progress(what: str, done: int, of: int) -> None:
+        nonlocal last, when
+        now = time.monotonic()
+        if what != last or done >= of or now - when >= PROGRESS_SECONDS:
+            last, when = what, now
+            channel.sendall(frame(Kind.PROGRESS, json.dumps([what, done, of]).encode()))
+
+    return progress
+
+
+def _described(error: BaseException) -> dict[str, str]:
+    """What the node's operator may know of it: a foreign error's text may quote a record, and stays here."""
+    kind = type(error).__name__
+    known = isinstance(error, DpddError) and getattr(errors, kind, None) is type(error)
+    return {
+        "error": _limit_of(error) or (kind if known else "DpddError"),
+        "text": one_line(sayable(error))[:2000],
+        "where": "".join(traceback.format_tb(error.__traceback__))[-8000:],
+    }
+
+
+def _limit_of(error: BaseException) -> str:
+    """Which limit the error is about, if it is about one: the libraries say it in words of their own."""
+    while True:
+        number = error.errno if isinstance(error, OSError) else None
+        if isinstance(error, MemoryError) or number == errno.ENOMEM or any(word in str(error) for word in _NO_MEMORY):
+            return "memory"
+        if number == errno.EFBIG:
+            return "disk"
+        if (cause := error.__cause__ or error.__context__) is None:
+            return ""
+        error = cause
+
+
+def import_everything() -> None:
+    """What any job needs, so that workers need not import it one by one. No number is computed here."""
+    import scipy.special  # noqa: F401
+
+    from dpdd.client.mechanisms.base import mechanism
+    from dpdd.common.methods.registry import QUERIES
+
+    for query in QUERIES.values():
+        mechanism(query)

@@ -1,0 +1,289 @@
+"""The node's side: has a job done by a worker under limits, and believes nothing of what comes back unread.
+
+>>> with Worker() as worker:
+...     worker.started
+False
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from dpdd.client.answering import Assignment
+from dpdd.client.config import SiloSettings
+from dpdd.client.worker import jobs
+from dpdd.client.worker.frames import BrokenFrames, Kind, Reader
+from dpdd.client.worker.limits import Limits, default_memory
+from dpdd.client.worker.plan_json import plan_from_json
+from dpdd.client.worker.supervisor import MOST_MESSAGE, End, request_of
+from dpdd.common import errors
+from dpdd.common.config import one_line
+from dpdd.common.errors import ConfigError, DpddError, IntegrityError, WireError
+from dpdd.common.methods.plan import Plan
+from dpdd.common.progress import Progress, silent
+from dpdd.common.wire.release import Release, decode_release
+from dpdd.common.wire.request import ReleaseRequest
+
+PROGRAM = (sys.executable, "-m", "dpdd.client.worker")
+MOST_PLANS = 16
+STARTING = 300.0
+"""Seconds that a supervisor may take to import everything, on a busy machine."""
+ENDING = 2.0
+_ENVIRONMENT = ("HOME", "LANG", "LD_LIBRARY_PATH", "PATH", "TMPDIR", "TZ", "VIRTUAL_ENV")
+_PREFIXES = ("CUDA", "GOMP_", "KMP_", "LC_", "MKL_", "OMP_", "OPENBLAS_", "PYTHON", "TORCH")
+_BLOCK = 1 << 20
+
+
+class WorkerEnded(DpddError):
+    """A worker ended without an answer: `end` is the limit that it met, or what else befell it."""
+
+    def __init__(self, message: str, end: str, where: str = "") -> None:
+        super().__init__(message)
+        self.end = end
+        self.where = where
+
+
+class PlanTooLong(Exception):
+    """Planning took more than a silo gives it."""
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a job took, by the system's count; `peak` is what was in memory, libraries included."""
+
+    cpu_seconds: float
+    peak: int
+
+
+class Worker:
+    """Starts a supervisor when it is first needed, and again when one ended. One job at a time."""
+
+    def __init__(self, program: Sequence[str] = PROGRAM) -> None:
+        self._program = tuple(program)
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._plans: OrderedDict[str, Plan | str | None] = OrderedDict()
+        self.last: Usage | None = None
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def started(self) -> bool:
+        """Whether a supervisor runs."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start the supervisor, unless it runs; it is ready a few seconds later, and nobody has to wait for that."""
+        with self._lock:
+            self._start()
+
+    def close(self) -> None:
+        """End the supervisor, and with it whatever it runs."""
+        with self._lock:
+            self._close()
+
+    def _start(self) -> socket.socket:
+        if self._control is not None and self.started:
+            return self._control
+        self._close()
+        if sys.platform != "linux":
+            raise ConfigError("a worker needs Linux; `isolation = false` in [worker] does without it")
+        near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with far:
+            self._process = subprocess.Popen(
+                [*self._program, str(far.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[far.fileno()],
+                env={name: text for name, text in os.environ.items() if _is_needed(name)},
+                start_new_session=True,  # Ctrl-C is for the node
+            )
+        self._control = near
+        return near
+
+    def _close(self) -> None:
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        if self._process is not None:
+            try:
+                self._process.wait(ENDING)
+            except subprocess.TimeoutExpired:  # it is still starting
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+
+    def make(self, assignment: Assignment, limits: Limits, progress: Progress) -> Release:
+        """The release for an assignment, not yet compared with it."""
+        header, request = jobs.assignment_to_json(assignment), assignment.request.encode()
+        try:
+            return decode_release(self.run("answer", header, request, limits, progress))
+        except WireError:
+            raise IntegrityError("the worker sent something that is no release; nothing was released") from None
+
+    def plan(self, request: ReleaseRequest, limits: Limits) -> Plan:
+        """The plan of an answer; ConfigError where there is none, PlanTooLong where limits do not suffice.
+
+        Whichever it was, the last few are kept, so that asking again costs nothing.
+        """
+        identifier = request.id
+        if identifier not in self._plans:
+            self._plans[identifier] = self._plan(request, limits)
+            while len(self._plans) > MOST_PLANS:
+                self._plans.popitem(last=False)
+        self._plans.move_to_end(identifier)
+        planned = self._plans[identifier]
+        if planned is None:
+            raise PlanTooLong
+        if isinstance(planned, str):
+            raise ConfigError(planned)
+        return planned
+
+    def _plan(self, request: ReleaseRequest, limits: Limits) -> Plan | str | None:
+        try:
+            said = json.loads(self.run("plan", {}, request.encode(), limits))
+            return str(said["malformed"]) if "malformed" in said else plan_from_json(said["plan"])
+        except WorkerEnded as error:
+            if error.end in (End.MEMORY, End.CPU, End.TIME):
+                return None
+            raise
+
+    def run(
+        self, job: str, header: Mapping[str, Any], request: bytes, limits: Limits, progress: Progress = silent
+    ) -> bytes:
+        """What comes of a job; WorkerEnded at a limit, or the error that the worker met."""
+        with self._lock:
+            kind, payload, ended = self._converse(jobs.message_of(job, header, request), limits, progress)
+        if kind is Kind.RESULT and ended["end"] == End.DONE:
+            return payload
+        if kind is Kind.ERROR:
+            raise _error_of(payload, limits)
+        raise WorkerEnded(_sentence(ended["end"], limits, ended["code"]), ended["end"])
+
+    def _converse(
+        self, message: bytes, limits: Limits, progress: Progress
+    ) -> tuple[Kind | None, bytes, dict[str, Any]]:
+        """The last thing that a worker said, and how it ended."""
+        gone = {"end": "gone", "code": 0}
+        finished = False
+        control = self._start()
+        try:
+            try:
+                control.sendall(request_of(limits))
+                if not select.select([control], [], [], STARTING)[0]:
+                    return None, b"", gone
+                _, handed, _, _ = socket.recv_fds(control, MOST_MESSAGE, 1)
+            except OSError:
+                return None, b"", gone
+            if not handed:
+                return None, b"", gone
+            with socket.socket(fileno=handed[0]) as channel:
+                with suppress(OSError):  # it was killed meanwhile, which the supervisor will say
+                    channel.sendall(message)
+                kind, payload, told = _listen(channel, control, progress)
+            finished = bool(told)
+        finally:
+            if not finished:  # interrupted, or out of step: the next job has a supervisor of its own
+                self._close()
+        if not told:
+            return None, b"", gone
+        ended = json.loads(told)
+        self.last = Usage(ended["cpu"], ended["peak"])
+        return kind, payload, ended
+
+
+def _listen(channel: socket.socket, control: socket.socket, progress: Progress) -> tuple[Kind | None, bytes, bytes]:
+    """Hear a worker out. What it says last counts, and that it ended says the supervisor."""
+    reader, kind, payload, hearing = Reader(), None, b"", True
+    while True:
+        ready = select.select([channel, control] if hearing else [control], [], [])[0]
+        if channel not in ready:
+            return kind, payload, _heard(control)
+        data = _heard(channel)
+        hearing = bool(data)
+        try:
+            for kind, payload in reader.feed(data):
+                if kind is Kind.PROGRESS:
+                    _report(payload, progress)
+        except (BrokenFrames, ValueError):
+            raise IntegrityError("the worker sent something that is no message; nothing was released") from None
+
+
+def _heard(source: socket.socket) -> bytes:
+    try:
+        return source.recv(_BLOCK)
+    except OSError:  # reset by a worker that was killed before it had read everything
+        return b""
+
+
+def _report(payload: bytes, progress: Progress) -> None:
+    what, done, of = json.loads(payload)
+    progress(one_line(what)[:100], int(done), int(of))
+
+
+def _is_needed(name: str) -> bool:
+    """Whether a variable of the environment is for the worker too: no passphrase, no credential, nobody's token."""
+    return name in _ENVIRONMENT or name.startswith(_PREFIXES)
+
+
+def _error_of(payload: bytes, limits: Limits) -> DpddError:
+    """What a worker says went wrong, as an error of ours."""
+    try:
+        said = json.loads(payload)
+        name, text, where = str(said["error"]), one_line(said["text"])[:2000], str(said["where"])[:8000]
+    except (ValueError, TypeError, KeyError):
+        return IntegrityError("the worker sent something that is no message; nothing was released")
+    if name in (End.MEMORY, "disk"):
+        return WorkerEnded(_sentence(name, limits, 0), name, where)
+    found = getattr(errors, name, None)
+    if isinstance(found, type) and issubclass(found, DpddError) and found is not DpddError:
+        return found(text)
+    return WorkerEnded(f"the worker failed: {text}", "failed", where)
+
+
+_WORDS: Mapping[str, Callable[[Limits, int], str]] = {
+    End.MEMORY: lambda limits, _: f"it took more than {limits.memory} bytes of memory (most_memory in [policy])",
+    "disk": lambda limits, _: f"a temporary file had more than {limits.disk} bytes (most_disk in [policy])",
+    End.CPU: lambda limits, _: f"it took more than {limits.cpu_seconds} CPU seconds (most_cpu_seconds in [policy])",
+    End.TIME: lambda limits, _: f"it took more than {limits.seconds:g} seconds (most_seconds in [worker])",
+    End.KILLED: lambda *_: "somebody killed it, or the system had no memory left",
+    End.SIGNAL: lambda _, code: f"by signal {-code}",
+    End.EXIT: lambda _, code: f"with exit code {code}",
+}
+
+
+def _sentence(end: str, limits: Limits, code: int) -> str:
+    how = _WORDS[end](limits, code) if end in _WORDS else "and its supervisor with it"
+    return (
+        f"the worker ended without an answer: {how}; nothing was released, and what was reserved stays so: the same "
+        "request may be tried again at no further cost"
+    )
+
+
+def limits_of(settings: SiloSettings) -> Limits:
+    """What a silo's worker may take for an answer."""
+    policy = settings.policy
+    memory = default_memory() if policy.most_memory is None else policy.most_memory
+    return Limits(settings.worker.most_seconds, memory, policy.most_cpu_seconds, policy.most_disk)
+
+
+def planning_limits_of(settings: SiloSettings) -> Limits:
+    """What planning may take: a few times its CPU seconds by the clock, as the machine may be busy."""
+    seconds = settings.worker.planning_seconds
+    return Limits(10.0 * seconds, limits_of(settings).memory, seconds)
