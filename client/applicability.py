@@ -46,6 +46,8 @@ def obstacles(silo: Silo, progress: Progress = silent) -> dict[str, str | None]:
 def _try(silo: Silo, chosen: AnyMethod) -> None:
     """Plan a request for `chosen`; Refused, ConfigError, ValueError or RuntimeError where that cannot be."""
     data, policy, simulation = silo.settings.data, silo.settings.policy, silo.settings.simulation
+    if data.is_table and data.table is None:
+        raise ConfigError('rows of numbers have no schema: declare kind = "table", label and columns')
     if DataKind.of_shape(data.shape) not in chosen.data_kinds:
         kinds = " or ".join(sorted(kind.value for kind in chosen.data_kinds))
         raise ConfigError(f"it is for records of kind {kinds}, not {data.kind}")
@@ -56,7 +58,7 @@ def _try(silo: Silo, chosen: AnyMethod) -> None:
     if simulation is not None and simulation.allow_no_noise and not _can_be_private(chosen, epsilon):
         epsilon = math.inf
     chosen.check_budget(epsilon)
-    run = RunDescription(data.classes, data.shape, public_seed=0)
+    run = RunDescription(data.classes, data.shape, public_seed=0, table=data.table)
     settings = chosen.resolve(chosen.settings({}), run, epsilon, policy.delta_per_request)
     asked: dict[str, Any] = settings.on_wire()
     if kind is Kind.DISTILLED_SET:
@@ -73,6 +75,7 @@ def _try(silo: Silo, chosen: AnyMethod) -> None:
             classes=data.classes,
             shape=data.shape,
             public_seed=run.public_seed,
+            table=data.table,
         )
     )
     _try_backbones(chosen.backbones(settings), data.shape)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dpdd.client.config import SiloSettings
+from dpdd.common.data.table.differences import first_difference
 from dpdd.common.methods.base import DataKind
 from dpdd.common.methods.registry import QUERIES
 from dpdd.common.models.choice import AUTO, comes_with_dpdd
@@ -73,6 +74,14 @@ def check(request: ReleaseRequest, settings: SiloSettings) -> None:
         raise Refused(
             Reason.NOT_ALLOWED,
             f"the request asks for δ = {request.delta:g}, the policy allows {policy.delta_per_request:g} a request",
+        )
+    if request.table is not None or settings.data.table is not None:
+        differs = first_difference(request.table, settings.data.table, "the request", "this silo")
+        if differs is not None:
+            raise Refused(Reason.NOT_ALLOWED, differs)
+    elif len(request.shape) == 1:
+        raise Refused(
+            Reason.NOT_ALLOWED, 'this silo declares rows of numbers without a schema (kind = "table", label, columns)'
         )
     if request.classes != settings.data.classes:
         raise Refused(Reason.NOT_ALLOWED, "the request's class list is not this silo's declared one")

@@ -4,14 +4,22 @@
 'image'
 >>> DataSchema(classes=("home", "ward"), shape=(12,)).is_table
 True
+>>> age = {"name": "age", "type": "numeric", "low": 0, "high": 100}
+>>> sick = {"name": "sick", "type": "categorical", "categories": ["no", "yes"]}
+>>> patients = DataSchema.model_validate({"kind": "table", "label": "sick", "columns": [age, sick]})
+>>> patients.classes, patients.shape
+(('no', 'yes'), (1,))
 """
 
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, field_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, field_validator, model_validator
+
+from dpdd.common.data.table.schema import TableColumns, TableSchema
 
 Fit = Literal["exact", "resize", "crop", "pad"]
 
@@ -22,9 +30,16 @@ DEFAULT_RANGE = (0.0, 255.0)
 
 
 class DataSchema(BaseModel):
-    """Classes, shape and range of every record, and how images of another size are fitted. Nothing in it is private."""
+    """Classes, shape and range of every record, and how images of another size are fitted. Nothing in it is private.
+
+    A table declares `kind = "table"`, its `columns`, and which of them is the `label`; classes and shape follow.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["image", "table"] = Field(default="image", description="what a record is")
+    label: str | None = Field(default=None, description="tables: the column that the others are to predict")
+    columns: TableColumns = Field(default=(), description="tables: all columns, in order")
 
     classes: tuple[str, ...] = Field(
         description="the public class list; a record's label is a name from it or a position in it (where a "
@@ -44,14 +59,42 @@ class DataSchema(BaseModel):
     )
 
     @property
-    def kind(self) -> Literal["image", "table"]:
-        """What a record is."""
-        return "table" if self.is_table else "image"
-
-    @property
     def is_table(self) -> bool:
         """Whether records are rows of features, not images."""
         return len(self.shape) == 1
+
+    @property
+    def table(self) -> TableSchema | None:
+        """The schema of a table's columns; None for images, and for rows of numbers without one."""
+        if self.label is None:
+            return None
+        return TableSchema(label=self.label, columns=self.columns)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_columns(cls, value: Any) -> Any:
+        """What a table's columns say of classes and shape, and what a shape says of the kind."""
+        if not isinstance(value, Mapping):
+            return value
+        shape = value.get("shape")
+        if value.get("columns") or value.get("label") or (value.get("kind") == "table" and shape is None):
+            declared = {key: value[key] for key in ("kind", "label", "columns") if key in value}
+            table = TableSchema.model_validate(declared)
+            for key, own in (("classes", table.classes), ("shape", table.shape)):
+                if key in value and value[key] != own and value[key] != list(own):
+                    raise ValueError(f"{key} follows from a table's columns: leave it out")
+            return {**value, "kind": "table", "classes": table.classes, "shape": table.shape}
+        one = isinstance(shape, list | tuple) and len(shape) == 1
+        return value if "kind" in value or not one else {**value, "kind": "table"}
+
+    @model_validator(mode="after")
+    def _check_kind(self) -> DataSchema:
+        if (self.kind == "table") != self.is_table:
+            other = "image" if self.kind == "table" else "table"
+            raise ValueError(
+                f"kind = {self.kind!r}, but shape = {list(self.shape)} is that of a record of kind {other!r}"
+            )
+        return self
 
     @field_validator("classes")
     @classmethod

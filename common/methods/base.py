@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from dpdd.common.data.table.columns import Column
+    from dpdd.common.data.table.schema import TableSchema
     from dpdd.common.synthesis.priors import Priors
     from dpdd.common.synthesis.product import Product
     from dpdd.common.synthesis.runner import SynthesisRunner
@@ -73,7 +75,7 @@ class RunDescription:
 
     `images_per_class`, `priors`, `runner` and `progress` matter to synthesis only, and no request depends on `priors`
     (`dpdd.common.synthesis.priors`; None: nothing is declared). `backbone_sha256` pins the public backbone (empty:
-    any). Without a `runner` synthesis takes one process.
+    any). `table` is the schema of a table's columns. Without a `runner` synthesis takes one process.
     """
 
     classes: tuple[str, ...]
@@ -84,6 +86,7 @@ class RunDescription:
     runner: SynthesisRunner | None = None
     progress: Progress = silent
     priors: Priors | None = None
+    table: TableSchema | None = None
 
     @classmethod
     def of(
@@ -104,6 +107,7 @@ class RunDescription:
             runner,
             progress,
             priors,
+            request.table,
         )
 
     @property
@@ -122,6 +126,13 @@ class RunDescription:
         if self.kind is not DataKind.IMAGE:
             raise ValueError(f"records of shape {self.shape} are no images")
         return cast("tuple[int, int, int]", self.shape)
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns of a record, in the order of its codes; ValueError for records that are no rows of a table."""
+        if self.table is None:
+            raise ValueError(f"records of shape {self.shape} are no rows of a table with a schema")
+        return self.table.features
 
 
 def check_overrides(cls: type, contract: type) -> None:

@@ -17,7 +17,7 @@ from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.plan import ArrayType, Plan
 from dpdd.common.methods.registry import AnyMethod, method, query
 from dpdd.common.privacy.events import compose
-from dpdd.common.synthesis.distilled_set import distilled_set_settings, method_values
+from dpdd.common.synthesis.distilled_set import IMAGES, ROWS, distilled_set_settings, method_values
 from dpdd.common.wire.request import Kind, ReleaseRequest
 
 MOST_PLANS = 16
@@ -64,8 +64,9 @@ def _set_arrays(chosen: AnyMethod, request: ReleaseRequest, settings: Settings) 
     """A class that is lost in noise is left out, so there may be fewer images than were asked for."""
     asked = distilled_set_settings(request)
     classes, images = len(request.classes), asked.images_per_class * len(request.classes)
+    name, dtype = (IMAGES, "uint8") if request.table is None else (ROWS, "float32")
     arrays = {
-        "images": ArrayType("uint8", (images, *request.shape), at_most=True),
+        name: ArrayType(dtype, (images, *request.shape), at_most=True),
         "labels": ArrayType("int64", (images,), at_most=True),
     }
     if chosen.count_weight(settings, 0) is not None:

@@ -10,9 +10,10 @@ number of images, so a request of kind `DISTILLED_SET` has all three in its sett
 Where the coordinator declares class priors, whichever, a request also says `priors = "equal"`: the silo's teacher and
 soft labels then assume equal priors, and the union turns them to the declared ones. So other priors cost nothing.
 
-The release holds `images` (uint8; N, C, H, W), `labels` (int64; N) and, where the method made some, `soft` labels
-(float32; N, classes), the weights of the `teacher` that gave them (float32; classes, D), and the noisy class `counts`
-(float32; classes; 0 for a class that is lost in noise), so that a union can tell who knows most of a class.
+The release holds `images` (uint8; N, C, H, W) or, for a table, `rows` of codes (float32; N, columns), `labels` (int64;
+N) and, where the method made some, `soft` labels (float32; N, classes), the weights of the `teacher` that gave them
+(float32; classes, D), and the noisy class `counts` (float32; classes; 0 for a class that is lost in noise), so that a
+union can tell who knows most of a class.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from dpdd.common.config import Settings, one_line, validate
+from dpdd.common.data.table.rows import odd_rows
+from dpdd.common.data.table.schema import TableSchema
 from dpdd.common.errors import ConfigError, IntegrityError
 from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.registry import method
@@ -35,6 +38,8 @@ from dpdd.common.wire.request import Kind, ReleaseRequest
 if TYPE_CHECKING:
     from dpdd.common.synthesis.teacher import Teacher
 
+IMAGES, ROWS = "images", "rows"
+"""The array of records, by their kind."""
 MOST_WEIGHTS = 4096
 """Weights that a teacher has for each class, at most."""
 
@@ -74,7 +79,8 @@ def method_values(request: ReleaseRequest) -> Mapping[str, Any]:
 def to_arrays(distilled: DistilledSet) -> dict[str, NDArray]:
     """As a release's arrays."""
     dataset = distilled.dataset
-    arrays: dict[str, NDArray] = {"images": dataset.images, "labels": dataset.labels}
+    name = ROWS if dataset.is_table else IMAGES
+    arrays: dict[str, NDArray] = {name: dataset.records, "labels": dataset.labels}
     if distilled.counts is not None:
         arrays["counts"] = distilled.counts
     if dataset.soft is not None:
@@ -97,30 +103,33 @@ def from_arrays(
     most_per_class: int,
     who: str,
     teacher: Callable[[NDArray[np.float32]], Teacher] | None = None,
+    table: TableSchema | None = None,
 ) -> DistilledSet:
     """What `who` sent; IntegrityError unless it is a set of at most the asked size.
 
-    `teacher` makes a classifier of weights that may come along.
+    `teacher` makes a classifier of weights that may come along; `table` is the schema of rows.
     """
+    name, dtype = (IMAGES, np.uint8) if table is None else (ROWS, np.float32)
 
     def insist(condition: bool, what: str) -> None:
         if not condition:
             raise IntegrityError(f"silo {who} sent a set whose {what}")
 
-    known = {"images", "labels", "soft", "counts"} | ({"teacher"} if teacher else set())
-    insist({"images", "labels"} <= arrays.keys() <= known, f"arrays are {sorted(arrays)}")
-    images, labels, soft = arrays["images"], arrays["labels"], arrays.get("soft")
+    known = {name, "labels", "soft", "counts"} | ({"teacher"} if teacher else set())
+    insist({name, "labels"} <= arrays.keys() <= known, f"arrays are {sorted(arrays)}")
+    records, labels, soft = arrays[name], arrays["labels"], arrays.get("soft")
     insist(
-        images.dtype == np.uint8 and images.ndim == 1 + len(shape) and images.shape[1:] == tuple(shape),
-        f"images are {images.dtype} of shape {images.shape[1:]}, not uint8 of shape {tuple(shape)}",
+        records.dtype == dtype and records.ndim == 1 + len(shape) and records.shape[1:] == tuple(shape),
+        f"{name} are {records.dtype} of shape {records.shape[1:]}, not {np.dtype(dtype)} of shape {tuple(shape)}",
     )
+    insist(table is None or not odd_rows(table, records).any(), "rows hold numbers that are no codes of their columns")
     insist(
-        labels.dtype == np.int64 and labels.shape == images.shape[:1],
-        f"labels are {labels.dtype} of shape {labels.shape}, for {len(images)} images",
+        labels.dtype == np.int64 and labels.shape == records.shape[:1],
+        f"labels are {labels.dtype} of shape {labels.shape}, for {len(records)} {name}",
     )
     insist(bool(((labels >= 0) & (labels < len(classes))).all()), f"labels leave 0..{len(classes) - 1}")
     largest = int(np.bincount(labels, minlength=1).max())
-    insist(largest <= most_per_class, f"largest class has {largest} images; asked for were {most_per_class}")
+    insist(largest <= most_per_class, f"largest class has {largest} {name}; asked for were {most_per_class}")
     if soft is not None:
         insist(soft.dtype == np.float32 and soft.shape == (len(labels), len(classes)), "soft labels have another shape")
         proper = bool((soft >= 0.0).all()) and bool((np.abs(soft.sum(axis=1) - 1.0) < 1e-3).all())
@@ -138,4 +147,4 @@ def from_arrays(
             classifier = teacher(weights)
         except (ConfigError, ValueError) as error:
             raise IntegrityError(f"silo {who} sent a set whose teacher's weights are odd: {one_line(error)}") from None
-    return DistilledSet(LabelledSet(images, labels, classes, soft, classifier), counts)
+    return DistilledSet(LabelledSet(records, labels, classes, soft, classifier, table), counts)

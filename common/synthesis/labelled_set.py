@@ -24,7 +24,11 @@ from PIL import Image
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from dpdd.common.errors import DataError
+from dpdd.common.data.table.decoding import Decoded, decode
+from dpdd.common.data.table.rows import codes_of, odd_rows
+from dpdd.common.data.table.schema import TableSchema, table_schema
+from dpdd.common.errors import ConfigError, DataError
+from dpdd.common.randomness import subseed
 from dpdd.common.synthesis.product_files import DATASET, TEACHER, file_sha256
 
 if TYPE_CHECKING:
@@ -37,9 +41,9 @@ if TYPE_CHECKING:
 class LabelledSet:
     """Records, integer labels and class names; soft labels (N, classes) and a teacher, if any.
 
-    Records are images (uint8; N, C, H, W) or rows of a table (float32; N, D), whose `columns` are named. `priors` are
-    the shares of the classes that soft labels and teacher assume, where some were declared; the set itself has about as
-    many records of every class.
+    Records are images (uint8; N, C, H, W), or rows of a table (float32; N, D): the codes of its columns without the
+    label, in the order of its `schema`; `table` decodes them. `priors` are the shares of the classes that soft labels
+    and teacher assume, where some were declared; the set itself has about as many records of every class.
     """
 
     records: NDArray[Any]
@@ -47,17 +51,25 @@ class LabelledSet:
     classes: tuple[str, ...]
     soft: NDArray[np.float32] | None = None
     teacher: Teacher | None = None
-    columns: tuple[str, ...] = ()
+    schema: TableSchema | None = None
     priors: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        is_image = self.records.dtype == np.uint8 and self.records.ndim == 4 and not self.columns
-        is_table = self.records.dtype == np.float32 and self.records.shape[1:] == (len(self.columns),) != (0,)
+        form = (str(self.records.dtype), self.records.ndim)
+        is_image = self.schema is None and form == ("uint8", 4)
+        is_table = self.schema is not None and form == ("float32", 2) and self.records.shape[1:] == self.schema.shape
         if not (is_image or is_table):
             raise DataError(
                 f"records of type {self.records.dtype} and shape {self.records.shape[1:]} with {len(self.columns)} "
-                "named columns are neither images (uint8; C, H, W) nor rows of a table (float32, a name per column)"
+                "columns are neither images (uint8; C, H, W) nor rows of a table (float32, a code per column)"
             )
+        if self.schema is None:
+            return
+        if self.schema.classes != self.classes:
+            raise DataError("the classes are not those of the table's label")
+        odd = np.flatnonzero(odd_rows(self.schema, self.records))
+        if len(odd):
+            raise DataError(f"row {odd[0] + 1} holds a number that is no code of its column")
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -66,6 +78,11 @@ class LabelledSet:
     def is_table(self) -> bool:
         """Whether records are rows of a table."""
         return self.records.ndim == 2
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of a table's columns without the label; none of images."""
+        return () if self.schema is None else tuple(column.name for column in self.schema.features)
 
     @property
     def images(self) -> NDArray[np.uint8]:
@@ -81,11 +98,21 @@ class LabelledSet:
             raise DataError("this dataset is of images, and has no rows")
         return cast("NDArray[np.float32]", self.records)
 
+    def table(self, seed: int | None = None) -> dict[str, Decoded]:
+        """All columns by name, the label among them, as the original table has them: numbers, days and text, masked
+        where a value is missing. A number lies in its bin: by a public `seed`, or in the middle. DataError for images.
+        """
+        if self.schema is None:
+            raise DataError("this dataset is of images, and has no columns")
+        generator = None if seed is None else np.random.Generator(np.random.PCG64(subseed(seed, "cells of a table")))
+        return decode(self.schema, codes_of(self.schema, self.rows, self.labels), generator)
+
     @property
     def facts(self) -> dict[str, Any]:
         """What a data card says of it."""
         if self.is_table:
-            return {"rows": len(self), "columns": list(self.columns), "file": DATASET}
+            assert self.schema is not None
+            return {"rows": len(self), "columns": list(self.columns), "label": self.schema.label, "file": DATASET}
         facts = {"images": len(self), "image_shape": list(self.images.shape[1:]), "file": DATASET}
         return {**facts, "priors": dict(zip(self.classes, self.priors, strict=True))} if self.priors else facts
 
@@ -93,8 +120,8 @@ class LabelledSet:
         """Write the dataset and a preview into `folder`; the SHA-256 of the dataset file."""
         folder.mkdir(parents=True, exist_ok=True)
         about: dict[str, object] = {"classes": self.classes, "format": "dpdd dataset v1"}
-        if self.is_table:
-            about["columns"] = self.columns
+        if self.schema is not None:
+            about["schema"] = self.schema.model_dump(mode="json")
         if self.priors:
             about["priors"] = self.priors
         # One key only: safetensors writes several in random order, and the file's hash is in the card.
@@ -130,7 +157,7 @@ class LabelledSet:
                     tuple(about["classes"]),
                     file.get_tensor("soft") if "soft" in names else None,
                     teacher,
-                    tuple(about.get("columns", ())),
+                    table_schema(about["schema"], "the header") if "rows" in names or "schema" in about else None,
                     tuple(map(float, about.get("priors", ()))),
                 )
                 if teacher is None or dataset.is_table:
@@ -138,7 +165,7 @@ class LabelledSet:
                 return replace(dataset, teacher=replace(teacher, shape=dataset.images.shape[1:]))
         except FileNotFoundError:
             raise DataError(f"{path}: there is no dataset here") from None
-        except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        except (SafetensorError, KeyError, TypeError, ValueError, ConfigError) as error:
             raise DataError(f"{path}: this is not a dpdd dataset ({error})") from None
 
     def preview(self, per_class: int = 10, zoom: int = 2) -> Image.Image:

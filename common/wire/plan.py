@@ -15,12 +15,14 @@ from dataclasses import dataclass
 from typing import get_args
 
 from dpdd.common.data.schema import DataSchema, Fit
+from dpdd.common.data.table.schema import TableSchema
 from dpdd.common.wire.answer import Refusal, decode_answer, encode_answer
 from dpdd.common.wire.parsing import MOST_BYTES, check, check_classes, check_name, check_shape, parse
+from dpdd.common.wire.request import table_of
 from dpdd.v1 import plan_pb2, refusal_pb2
 
 MOST_REPORT = 1 << 20
-"""Bytes of a report, most of which can be a class list; it travels as one message."""
+"""Bytes of a report, most of which can be a class list and a table's columns; it travels as one message."""
 
 _FITS = get_args(Fit)
 
@@ -42,11 +44,12 @@ class Declared:
     shape: tuple[int, ...]
     value_range: tuple[float, float]
     fit: str
+    table: TableSchema | None = None
 
     @classmethod
     def by(cls, schema: DataSchema) -> Declared:
         """The same, from a schema."""
-        return cls(schema.classes, schema.shape, schema.value_range, schema.fit)
+        return cls(schema.classes, schema.shape, schema.value_range, schema.fit, schema.table)
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,7 @@ def report_to_wire(report: PlanReport) -> plan_pb2.PlanReport:
             lowest=low,
             highest=high,
             fit=report.declared.fit,
+            table="" if report.declared.table is None else report.declared.table.text,
         ),
         software=report.software,
         asks_operator=report.asks_operator,
@@ -130,7 +134,10 @@ def _declared(message: plan_pb2.Declared) -> Declared:
     low, high = message.lowest, message.highest
     check(math.isfinite(low) and math.isfinite(high) and low < high, "a report whose range of values is none")
     check(message.fit in _FITS, f"a report whose fit is none of {', '.join(_FITS)}")
-    return Declared(check_classes(message.classes), check_shape(message.shape), (low, high), message.fit)
+    table, classes, shape = table_of(message.table), check_classes(message.classes), check_shape(message.shape)
+    same = table is None or (classes, shape) == (table.classes, table.shape)
+    check(same, "a report whose classes or shape are not its table's")
+    return Declared(classes, shape, (low, high), message.fit, table)
 
 
 def _cost(message: plan_pb2.Cost) -> Cost:

@@ -21,7 +21,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdd.common.errors import WireError
+from dpdd.common.config import one_line
+from dpdd.common.data.table.schema import TableSchema, from_text
+from dpdd.common.errors import ConfigError, WireError
 from dpdd.common.privacy.accounting import LARGEST_EPSILON
 from dpdd.common.wire.arrays import from_wire, to_wire
 from dpdd.common.wire.parsing import check, check_classes, check_name, check_shape, parse
@@ -54,7 +56,10 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class ReleaseRequest:
-    """A request is data, never code; everything in it is public."""
+    """A request is data, never code; everything in it is public.
+
+    For a table it has the schema of the columns; `classes` and `shape` are what follows from that.
+    """
 
     run: str
     method: str
@@ -68,6 +73,7 @@ class ReleaseRequest:
     stage: int = 0
     backbone_sha256: bytes = b""
     stage_input: Mapping[str, NDArray] = field(default_factory=dict, compare=False)
+    table: TableSchema | None = None
 
     def encode(self) -> bytes:
         """The one canonical encoding."""
@@ -100,6 +106,7 @@ class ReleaseRequest:
             shape=self.shape,
             backbone_sha256=self.backbone_sha256,
             centre=[to_wire(name, np.asarray(array)) for name, array in sorted(self.stage_input.items())],
+            table="" if self.table is None else self.table.text,
         )
         return message.SerializeToString(deterministic=True)
 
@@ -113,6 +120,10 @@ def decode_request(data: bytes) -> ReleaseRequest:
     )
     check(0.0 < message.delta <= 0.01, f"a request's delta lies in (0, 0.01], not {message.delta}")
     check(len(message.backbone_sha256) in (0, 32), "a backbone is named by the 32 bytes of a SHA-256")
+    table = table_of(message.table)
+    classes, shape = check_classes(message.classes), check_shape(message.shape)
+    if table is not None:
+        check((classes, shape) == (table.classes, table.shape), "a request's classes or shape are not its table's")
     return ReleaseRequest(
         run=check_name("run", message.run),
         stage=message.stage,
@@ -122,11 +133,20 @@ def decode_request(data: bytes) -> ReleaseRequest:
         public_seed=message.public_seed,
         epsilon=message.epsilon,
         delta=message.delta,
-        classes=check_classes(message.classes),
-        shape=check_shape(message.shape),
+        classes=classes,
+        shape=shape,
         backbone_sha256=message.backbone_sha256,
         stage_input=from_wire(message.centre),
+        table=table,
     )
+
+
+def table_of(text: str) -> TableSchema | None:
+    """The schema in a message; None where there is none, WireError where it is not one."""
+    try:
+        return from_text(text) if text else None
+    except (ConfigError, ValueError) as error:
+        raise WireError(f"a table's schema cannot be read: {one_line(error)}") from None
 
 
 def canonical_json(value: Mapping[str, Any]) -> str:

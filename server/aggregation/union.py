@@ -48,7 +48,7 @@ def opened(release: Release, request: ReleaseRequest) -> DistilledSet:
     def teacher(weights: NDArray[np.float32]) -> Teacher:
         return teacher_of(weights, request)
 
-    return from_arrays(release.arrays, request.classes, request.shape, most, release.silo, teacher)
+    return from_arrays(release.arrays, request.classes, request.shape, most, release.silo, teacher, request.table)
 
 
 def class_counts(distilled: Sequence[DistilledSet]) -> ClassCounts | None:
@@ -66,11 +66,12 @@ def union(distilled: Sequence[DistilledSet], images_per_class: int, priors: Prio
     """
     sets = [each.dataset for each in distilled]
     if not sum(map(len, sets)):
-        raise DpddError("no silo's set has an image: every class was lost in noise")
-    if len({each.classes for each in sets}) != 1 or len({each.soft is None for each in sets}) != 1:
+        raise DpddError("no silo's set has a record: every class was lost in noise")
+    alike = all((each.classes, each.schema) == (sets[0].classes, sets[0].schema) for each in sets)
+    if not alike or len({each.soft is None for each in sets}) != 1:
         raise IntegrityError("the silos' sets do not agree on their classes, or only some have soft labels")
     counts = _counts(distilled)
-    images = np.concatenate([each.images for each in sets])
+    records = np.concatenate([each.records for each in sets])
     labels = np.concatenate([each.labels for each in sets])
     starts = np.cumsum([0, *(len(each) for each in sets[:-1])])
     picked: list[int] = []
@@ -78,12 +79,12 @@ def union(distilled: Sequence[DistilledSet], images_per_class: int, priors: Prio
         members = [start + np.flatnonzero(each.labels == label) for start, each in zip(starts, sets, strict=True)]
         for silo, number in enumerate(seats(counts[:, label], [len(each) for each in members], images_per_class)):
             picked += members[silo][:number].tolist()
-    images, labels = images[picked], labels[picked]
+    records, labels = records[picked], labels[picked]
     assumed = None if priors is None else shares(priors, sets[0].classes, class_counts(distilled))
     teacher = _teacher(sets, counts, assumed)
     soft = np.concatenate([each.soft for each in sets])[picked] if sets[0].soft is not None else None  # type: ignore[arg-type]
     declared = () if assumed is None else tuple(assumed.tolist())
-    joined = LabelledSet(images, labels, sets[0].classes, soft, teacher, priors=declared)
+    joined = LabelledSet(records, labels, sets[0].classes, soft, teacher, sets[0].schema, declared)
     if teacher is None or soft is None:
         return joined
     return replace(joined, soft=teacher.probabilities(joined.as_torch().tensors[0]).numpy())

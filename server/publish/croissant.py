@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dpdd.common.synthesis.arrow_table import IMAGE, LABEL, SOFT_LABEL
+from dpdd.common.synthesis.arrow_table import IMAGE, LABEL, SOFT_LABEL, arrow_type
 from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.common.synthesis.product_files import file_sha256
 from dpdd.server.publish.huggingface import FOLDER, PARQUET, keywords
@@ -105,13 +105,17 @@ def _class_records(dataset: LabelledSet) -> dict[str, Any]:
     }
 
 
+_TYPES = {"int64": "sc:Integer", "double": "sc:Float", "date32[day]": "sc:Date", "string": "sc:Text"}
+"""Croissant's names for the types of a table's columns."""
+
+
 def _records(dataset: LabelledSet) -> dict[str, Any]:
-    if dataset.is_table:
-        fields = [_field(name, "sc:Float") for name in dataset.columns]
+    if dataset.schema is not None:
+        fields = [_field(column.name, _TYPES[str(arrow_type(column))]) for column in dataset.schema.columns]
     else:
         fields = [_field(IMAGE, "sc:ImageObject", transform={"jsonPath": "bytes"})]
-    label = _field(LABEL, "sc:Integer", description=f"The class: a number that `{CLASSES}` explains.")
-    fields.append(label | {"references": {"field": {"@id": f"{CLASSES}/label"}}})
+        label = _field(LABEL, "sc:Integer", description=f"The class: a number that `{CLASSES}` explains.")
+        fields.append(label | {"references": {"field": {"@id": f"{CLASSES}/label"}}})
     if dataset.soft is not None:
         soft = _field(SOFT_LABEL, "sc:Float", description="A probability for each class, in the order of the numbers.")
         fields.append(soft | {"repeated": True})

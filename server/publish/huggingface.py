@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpdd.common.errors import DataError, IntegrityError
-from dpdd.common.synthesis.arrow_table import IMAGE, LABEL, SOFT_LABEL, arrow_table, picture
+from dpdd.common.synthesis.arrow_table import IMAGE, LABEL, SOFT_LABEL, arrow_table, hub_type, picture
 from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.server.publish.licences import hub_licence
 from dpdd.server.report.card_text import about_text, evaluation_text, licence_text, privacy_text
@@ -43,12 +43,16 @@ def readme(dataset: LabelledSet, card: Mapping[str, Any], arrow_bytes: int, parq
     matter = yaml.safe_dump(
         front_matter(dataset, card, arrow_bytes, parquet_bytes), sort_keys=False, allow_unicode=True, width=110
     )
-    columns = "the columns of the table" if dataset.is_table else f"`{IMAGE}` (PNG, every pixel as it was made)"
+    columns = f"`{IMAGE}` (PNG, every pixel as it was made), `{LABEL}` (the class)"
+    if dataset.schema is not None:
+        columns = (
+            f"those of the table, of which `{dataset.schema.label}` is the label; a number is drawn within its bin"
+        )
     soft = f", `{SOFT_LABEL}` (a probability for each class)" if dataset.soft is not None else ""
     sections = [
         f"# {card['name']}",
         about_text(card),
-        f"Columns: {columns}, `{LABEL}` (the class){soft}.",
+        f"Columns: {columns}{soft}.",
         "## Use\n\n```python\nfrom datasets import load_dataset\n\n"
         'dataset = load_dataset("this folder, or its name on the hub", split="train")\n```',
         f"## Privacy\n\n{privacy_text(card)}",
@@ -90,10 +94,11 @@ def keywords(card: Mapping[str, Any]) -> list[str]:
 
 
 def _features(dataset: LabelledSet) -> list[dict[str, Any]]:
-    names = {str(number): name for number, name in enumerate(dataset.classes)}
-    records = [{"name": name, "dtype": "float32"} for name in dataset.columns] or [{"name": IMAGE, "dtype": "image"}]
     soft = [{"name": SOFT_LABEL, "sequence": "float32"}] if dataset.soft is not None else []
-    return [*records, {"name": LABEL, "dtype": {"class_label": {"names": names}}}, *soft]
+    if dataset.schema is not None:
+        return [*({"name": column.name, "dtype": hub_type(column)} for column in dataset.schema.columns), *soft]
+    names = {str(number): name for number, name in enumerate(dataset.classes)}
+    return [{"name": IMAGE, "dtype": "image"}, {"name": LABEL, "dtype": {"class_label": {"names": names}}}, *soft]
 
 
 def check_huggingface(folder: Path, dataset: LabelledSet) -> None:
@@ -109,20 +114,18 @@ def check_huggingface(folder: Path, dataset: LabelledSet) -> None:
 
 
 def _same(table: pa.Table, dataset: LabelledSet) -> bool:
-    wanted = [*(dataset.columns or (IMAGE,)), LABEL, *([SOFT_LABEL] if dataset.soft is not None else [])]
-    if table.column_names != wanted:
-        return False
-    if not np.array_equal(table[LABEL].to_numpy(), dataset.labels):
+    own = (IMAGE, LABEL) if dataset.schema is None else dataset.schema.names
+    if table.column_names != [*own, *([SOFT_LABEL] if dataset.soft is not None else [])]:
         return False
     if dataset.soft is not None:
         soft = np.array(table[SOFT_LABEL].to_pylist(), np.float32)
         if not np.array_equal(soft, dataset.soft):
             return False
-    if dataset.is_table:
-        return all(
-            np.array_equal(table[name].to_numpy(), dataset.rows[:, number], equal_nan=True)
-            for number, name in enumerate(dataset.columns)
-        )
+    if dataset.schema is not None:
+        expected = arrow_table(dataset)
+        return all(table[name].combine_chunks().equals(expected[name].combine_chunks()) for name in own)
+    if not np.array_equal(table[LABEL].to_numpy(), dataset.labels):
+        return False
     shape = dataset.images.shape[1:]
     return all(
         np.array_equal(picture(file.as_py()["bytes"], shape), image)

@@ -21,6 +21,7 @@ from pydantic import BeforeValidator, Field, StrictInt, ValidationError, model_v
 from dpdd.common.config import Settings, explain, validate
 from dpdd.common.data.formats.spec import DataSpec, SourceSpec, with_format
 from dpdd.common.data.schema import DataSchema, Fit
+from dpdd.common.data.table.schema import TableColumns
 from dpdd.common.errors import ConfigError
 
 
@@ -33,8 +34,8 @@ class PublicSource(SourceSpec):
 Source = Annotated[PublicSource, BeforeValidator(with_format)]
 """Where records are: a path, or a table."""
 
-_SCHEMA = ("classes", "shape", "value_range", "fit")
-_OWN = ("kind", *_SCHEMA, "test", "source", "test_share")
+_SCHEMA = ("kind", "classes", "shape", "value_range", "fit", "label", "columns")
+_OWN = (*_SCHEMA, "test", "source", "test_share")
 
 
 class DataSection(Settings):
@@ -46,6 +47,8 @@ class DataSection(Settings):
 
     dataset: str | None = None
     kind: Literal["image", "table"] | None = None
+    label: str | None = None
+    columns: TableColumns | None = None
     classes: tuple[str, ...] | None = None
     shape: tuple[StrictInt, ...] | None = None
     value_range: tuple[float, float] | None = None
@@ -97,21 +100,26 @@ class DataSection(Settings):
                     f"leave {given[0]} out, or dataset"
                 )
             return self
-        missing = [key for key in ("classes", "shape") if getattr(self, key) is None]
-        if missing and not given:
-            raise ValueError("name a benchmark as dataset, or declare own data: classes and shape")
+        if not given:
+            raise ValueError(
+                'name a benchmark as dataset, or declare own data: classes and shape of images, or kind = "table", '
+                "label and columns"
+            )
+        is_table = self.kind == "table" or self.columns is not None or self.label is not None
+        needed = ("label", "columns") if is_table else ("classes", "shape")
+        missing = [key for key in needed if getattr(self, key) is None]
         if missing:
-            raise ValueError(f"own data needs {missing[0]} (or name a benchmark as dataset, and nothing else)")
+            what = 'a table (kind = "table")' if is_table else "own data"
+            raise ValueError(f"{what} needs {missing[0]} (or name a benchmark as dataset, and nothing else)")
         try:
             declared = self.declared
         except ValidationError as error:
             raise ValueError(explain(error, DataSchema)) from None
         assert declared is not None
-        if "table" in (self.kind, declared.kind):
-            one = f"shape = {list(declared.shape)}"
-            if self.kind is not None and self.kind != declared.kind:
-                raise ValueError(f"kind = {self.kind!r}, but {one} is that of a record of kind {declared.kind!r}")
-            raise ValueError("tables cannot be asked for yet: declare images, shape = [channels, height, width]")
+        if declared.is_table and declared.table is None:
+            raise ValueError(
+                'a table needs kind = "table", label and columns; images have shape = [channels, height, width]'
+            )
         if self.test is not None and self.test_share is not None:
             raise ValueError("test is the test data: leave test_share, which sets some of the source aside, out")
         for key in ("test", "source"):

@@ -155,7 +155,8 @@ class DryRound:
         self._console.say(plan_table(words))
         for task in self._tasks:
             for group in task:
-                schema = Schema(group.request.classes, group.request.shape, self._fit)
+                request = group.request
+                schema = Schema(request.classes, request.shape, self._fit, request.table)
                 for word in self._of([group]):
                     self._explain(word, schema)
         unlike = unlike_fits(words)

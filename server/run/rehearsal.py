@@ -16,6 +16,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dpdd.common.cli import table
+from dpdd.common.data.table.differences import differences as table_differences
+from dpdd.common.data.table.schema import TableSchema
 from dpdd.common.wire.plan import Declared, PlanReport
 
 MOST_SHOWN = 12
@@ -28,6 +30,7 @@ class Schema:
     classes: tuple[str, ...]
     shape: tuple[int, ...]
     fit: str | None = None
+    table: TableSchema | None = None
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,14 @@ def plan_table(words: Iterable[Word]) -> str:
 def differences(silo: str, theirs: Declared, ours: Schema) -> list[str]:
     """Both lists, where the silo's classes, shape or fit are not the scenario's, and what differs; one line each."""
     lines: dict[str, str] = {}
+    if theirs.table is not None or ours.table is not None:
+        found = table_differences(theirs.table, ours.table)
+        for each in found[:MOST_SHOWN]:
+            lines[f"{each.what}, {silo}:"] = each.theirs
+            lines[f"{each.what}, the scenario:"] = each.ours
+        if len(found) > MOST_SHOWN:
+            lines["and"] = f"{len(found) - MOST_SHOWN} more differences"
+        return _aligned(lines)
     if theirs.classes != ours.classes:
         lines[f"classes of {silo}:"] = _few(theirs.classes)
         lines["of the scenario:"] = _few(ours.classes)
@@ -96,6 +107,10 @@ def differences(silo: str, theirs: Declared, ours: Schema) -> list[str]:
     if ours.fit is not None and theirs.fit != ours.fit:
         lines[f"fit of {silo}:"] = theirs.fit
         lines["fit of the scenario:"] = ours.fit
+    return _aligned(lines)
+
+
+def _aligned(lines: dict[str, str]) -> list[str]:
     width = max(map(len, lines), default=0)
     return [f"{name.ljust(max(width, 20))} {value}" for name, value in lines.items()]
 

@@ -87,13 +87,14 @@ def make_request(
         shape=run.shape,
         public_seed=run.public_seed,
         backbone_sha256=backbone_sha256(method(scenario.method.name).backbones(settings), scenario.data.dataset),
+        table=run.table,
     )
 
 
 def resolved_settings(scenario: Scenario, classes: tuple[str, ...] | None = None) -> tuple[Settings, RunDescription]:
     """The method's settings, with what it decides from public facts, and those facts."""
     schema, chosen = scenario.schema, method(scenario.method.name)
-    run = RunDescription(classes or schema.classes, schema.shape, scenario.seed)
+    run = RunDescription(classes or schema.classes, schema.shape, scenario.seed, table=schema.table)
     given = chosen.settings(scenario.method.settings)
     return chosen.resolve(given, run, scenario.privacy.epsilon, scenario.privacy.delta), run
 

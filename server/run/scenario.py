@@ -242,6 +242,16 @@ class Scenario(Settings):
         return self
 
     @model_validator(mode="after")
+    def _what_is_for_images(self) -> Scenario:
+        if self.data.columns is None:
+            return self
+        if self.continual is not None:
+            raise ValueError("continual tasks are for images: leave continual out, or declare images")
+        if self.evaluation.at_silos is not None:
+            raise ValueError("evaluation.at_silos is for images: leave it out, or declare images")
+        return self
+
+    @model_validator(mode="after")
     def _evaluation_at_silos(self) -> Scenario:
         asked = self.evaluation.at_silos
         if asked is not None and self.continual is not None:

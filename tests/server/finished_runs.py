@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from dpdd.common.data.table.columns import Categorical, Date, Numeric, Ordinal
+from dpdd.common.data.table.schema import TableSchema
 from dpdd.common.models import backbone as backbones
 from dpdd.common.synthesis.image_embedding import ImageEmbedding
 from dpdd.common.synthesis.labelled_set import LabelledSet
@@ -49,10 +52,21 @@ def images(channels: int = 1, *, soft: bool = True, teacher: bool = False, side:
 
 
 def table(*, soft: bool = False, columns: tuple[str, ...] = ("age", "größe")) -> LabelledSet:
-    """Five rows of two columns."""
-    rows = np.random.default_rng(1).normal(size=(5, 2)).astype(np.float32)
+    """Five rows of a column of every type, with some cells missing."""
+    age, size = columns
+    schema = TableSchema(
+        label="kind",
+        columns=(
+            Numeric(name=age, low=0, high=100, bins=10, integer=True, missing=True),
+            Numeric(name=size, low=0.5, high=2.5, bins=7),
+            Categorical(name="kind", categories=CLASSES),
+            Date(name="day", first=datetime.date(2001, 1, 1), last=datetime.date(2024, 12, 31), missing=True),
+            Ordinal(name="pain", categories=("none", "some", "much")),
+        ),
+    )
+    rows = np.array([[0, 0, 16, 2], [10, 6, 0, 0], [3, 2, 7, 1], [9, 5, 15, 1], [4, 4, 4, 0]], np.float32)
     chances = np.full((5, 2), 0.5, np.float32) if soft else None
-    return LabelledSet(rows, np.array([0, 1, 1, 1, 0]), CLASSES, chances, columns=columns)
+    return LabelledSet(rows, np.array([0, 1, 1, 1, 0]), CLASSES, chances, schema=schema)
 
 
 def scenario(**more: Any) -> Scenario:

@@ -20,6 +20,9 @@ from dpdd.common.data.schema import DEFAULT_RANGE, DataSchema
 
 Format = Literal["image-folder", "idx", "npz", "csv", "parquet"]
 
+TABLE_FORMATS: tuple[Format, ...] = ("csv", "parquet")
+"""Formats with named columns."""
+
 _BY_SUFFIX: dict[str, Format] = {".npz": "npz", ".csv": "csv", ".parquet": "parquet", "": "image-folder"}
 
 
@@ -137,6 +140,10 @@ class DataSpec(DataSchema, SourceSpec):
             raise ValueError("image_column is for images; a table's shape is one number and it has no such column")
         if self.format == "idx" and self.value_range != DEFAULT_RANGE:
             raise ValueError("value_range is not for format 'idx', whose pixels always run from 0 to 255")
+        if self.table is not None and self.format not in TABLE_FORMATS:
+            raise ValueError(f"format {self.format!r} holds no columns; a table comes as {', '.join(TABLE_FORMATS)}")
+        if self.table is not None and "label_column" in self.model_fields_set:
+            raise ValueError("label_column is for images; which column of a table is the label, label says")
         if self.is_table and self.fit != "exact":
             raise ValueError("fit is for images; the rows of a table are taken as they are")
         return self

@@ -12,6 +12,7 @@ more, the last, for a cell without a value. Bins and bounds are declared, never 
 from __future__ import annotations
 
 import datetime
+from itertools import pairwise
 from typing import Annotated, Literal, Self
 
 import numpy as np
@@ -41,6 +42,11 @@ class _Column(Settings):
     def size(self) -> int:
         """How many codes there are, the one for a missing value included."""
         return self.values + self.missing
+
+    @property
+    def value_names(self) -> tuple[str, ...]:
+        """What each code for a value is called: the category, or the bin's lowest and highest value."""
+        raise NotImplementedError
 
     @model_validator(mode="after")
     def _check_name(self) -> Self:
@@ -86,6 +92,19 @@ class Numeric(_Binned):
         if not (np.diff(self.edges) > 0).all():
             raise ValueError("low and high are too close together for so many bins")
         return self
+
+    @property
+    def value_names(self) -> tuple[str, ...]:
+        """`17 to 35`; a bin of one integer is called like it."""
+        edges = self.edges
+        if self.integer:
+            lows, highs = edges[:-1].astype(np.int64), edges[1:].astype(np.int64) - 1
+            return tuple(f"{low} to {high}" if low < high else str(low) for low, high in zip(lows, highs, strict=True))
+        for digits in range(6, 18):  # as few as tell the bins apart
+            texts = [f"{edge:.{digits}g}" for edge in edges]
+            if len(set(texts)) == len(texts):
+                break
+        return tuple(f"{low} to {high}" for low, high in pairwise(texts))
 
     @property
     def edges(self) -> Floats:
@@ -138,6 +157,14 @@ class Date(_Binned):
         """The ends of the bins in days since 1970-01-01."""
         return self.days.edges
 
+    @property
+    def value_names(self) -> tuple[str, ...]:
+        """`2001-01-01 to 2001-12-31`; a bin of one day is called like it."""
+        edges = self.edges.astype(np.int64)
+        firsts, lasts = edges[:-1].astype("datetime64[D]"), (edges[1:] - 1).astype("datetime64[D]")
+        ends = zip(firsts, lasts, strict=True)
+        return tuple(str(first) if first == last else f"{first} to {last}" for first, last in ends)
+
 
 class _Listed(_Column):
     categories: tuple[str, ...] = Field(description="the public list of values, as text")
@@ -146,6 +173,11 @@ class _Listed(_Column):
     def values(self) -> int:
         """How many categories there are."""
         return len(self.categories)
+
+    @property
+    def value_names(self) -> tuple[str, ...]:
+        """The categories."""
+        return self.categories
 
     @model_validator(mode="after")
     def _check_categories(self) -> Self:

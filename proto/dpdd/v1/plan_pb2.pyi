@@ -18,18 +18,20 @@ class Cost(_message.Message):
     def __init__(self, epsilon: _Optional[float] = ..., delta: _Optional[float] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class Declared(_message.Message):
-    __slots__ = ("classes", "shape", "lowest", "highest", "fit")
+    __slots__ = ("classes", "shape", "lowest", "highest", "fit", "table")
     CLASSES_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
     LOWEST_FIELD_NUMBER: _ClassVar[int]
     HIGHEST_FIELD_NUMBER: _ClassVar[int]
     FIT_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
     classes: _containers.RepeatedScalarFieldContainer[str]
     shape: _containers.RepeatedScalarFieldContainer[int]
     lowest: float
     highest: float
     fit: str
-    def __init__(self, classes: _Optional[_Iterable[str]] = ..., shape: _Optional[_Iterable[int]] = ..., lowest: _Optional[float] = ..., highest: _Optional[float] = ..., fit: _Optional[str] = ...) -> None: ...
+    table: str
+    def __init__(self, classes: _Optional[_Iterable[str]] = ..., shape: _Optional[_Iterable[int]] = ..., lowest: _Optional[float] = ..., highest: _Optional[float] = ..., fit: _Optional[str] = ..., table: _Optional[str] = ...) -> None: ...
 
 class PlanReport(_message.Message):
     __slots__ = ("request_id", "silo", "declared", "software", "cost", "refusal", "asks_operator", "paid")

@@ -25,15 +25,15 @@ _sym_db = _symbol_database.Default()
 from dpdd.v1 import array_pb2 as dpdd_dot_v1_dot_array__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x64pdd/v1/request.proto\x12\x07\x64pdd.v1\x1a\x13\x64pdd/v1/array.proto\"\xf9\x01\n\x0eReleaseRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\r\n\x05stage\x18\x02 \x01(\r\x12\x0e\n\x06method\x18\x03 \x01(\t\x12\x1b\n\x04kind\x18\x04 \x01(\x0e\x32\r.dpdd.v1.Kind\x12\x10\n\x08settings\x18\x05 \x01(\t\x12\x13\n\x0bpublic_seed\x18\x06 \x01(\x04\x12\x0f\n\x07\x65psilon\x18\x07 \x01(\x01\x12\r\n\x05\x64\x65lta\x18\x08 \x01(\x01\x12\x0f\n\x07\x63lasses\x18\t \x03(\t\x12\r\n\x05shape\x18\n \x03(\r\x12\x17\n\x0f\x62\x61\x63kbone_sha256\x18\x0b \x01(\x0c\x12\x1e\n\x06\x63\x65ntre\x18\x0c \x03(\x0b\x32\x0e.dpdd.v1.Array*w\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0fKIND_STATISTICS\x10\x01\x12\x16\n\x12KIND_DISTILLED_SET\x10\x02\x12\x17\n\x13KIND_GRADIENT_ROUND\x10\x03\x12\x13\n\x0fKIND_EVALUATION\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x64pdd/v1/request.proto\x12\x07\x64pdd.v1\x1a\x13\x64pdd/v1/array.proto\"\x88\x02\n\x0eReleaseRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\r\n\x05stage\x18\x02 \x01(\r\x12\x0e\n\x06method\x18\x03 \x01(\t\x12\x1b\n\x04kind\x18\x04 \x01(\x0e\x32\r.dpdd.v1.Kind\x12\x10\n\x08settings\x18\x05 \x01(\t\x12\x13\n\x0bpublic_seed\x18\x06 \x01(\x04\x12\x0f\n\x07\x65psilon\x18\x07 \x01(\x01\x12\r\n\x05\x64\x65lta\x18\x08 \x01(\x01\x12\x0f\n\x07\x63lasses\x18\t \x03(\t\x12\r\n\x05shape\x18\n \x03(\r\x12\x17\n\x0f\x62\x61\x63kbone_sha256\x18\x0b \x01(\x0c\x12\x1e\n\x06\x63\x65ntre\x18\x0c \x03(\x0b\x32\x0e.dpdd.v1.Array\x12\r\n\x05table\x18\r \x01(\t*w\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0fKIND_STATISTICS\x10\x01\x12\x16\n\x12KIND_DISTILLED_SET\x10\x02\x12\x17\n\x13KIND_GRADIENT_ROUND\x10\x03\x12\x13\n\x0fKIND_EVALUATION\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'dpdd.v1.request_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_KIND']._serialized_start=307
-  _globals['_KIND']._serialized_end=426
+  _globals['_KIND']._serialized_start=322
+  _globals['_KIND']._serialized_end=441
   _globals['_RELEASEREQUEST']._serialized_start=56
-  _globals['_RELEASEREQUEST']._serialized_end=305
+  _globals['_RELEASEREQUEST']._serialized_end=320
 # @@protoc_insertion_point(module_scope)

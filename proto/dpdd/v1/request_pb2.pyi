@@ -22,7 +22,7 @@ KIND_GRADIENT_ROUND: Kind
 KIND_EVALUATION: Kind
 
 class ReleaseRequest(_message.Message):
-    __slots__ = ("run", "stage", "method", "kind", "settings", "public_seed", "epsilon", "delta", "classes", "shape", "backbone_sha256", "centre")
+    __slots__ = ("run", "stage", "method", "kind", "settings", "public_seed", "epsilon", "delta", "classes", "shape", "backbone_sha256", "centre", "table")
     RUN_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     METHOD_FIELD_NUMBER: _ClassVar[int]
@@ -35,6 +35,7 @@ class ReleaseRequest(_message.Message):
     SHAPE_FIELD_NUMBER: _ClassVar[int]
     BACKBONE_SHA256_FIELD_NUMBER: _ClassVar[int]
     CENTRE_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
     run: str
     stage: int
     method: str
@@ -47,4 +48,5 @@ class ReleaseRequest(_message.Message):
     shape: _containers.RepeatedScalarFieldContainer[int]
     backbone_sha256: bytes
     centre: _containers.RepeatedCompositeFieldContainer[_array_pb2.Array]
-    def __init__(self, run: _Optional[str] = ..., stage: _Optional[int] = ..., method: _Optional[str] = ..., kind: _Optional[_Union[Kind, str]] = ..., settings: _Optional[str] = ..., public_seed: _Optional[int] = ..., epsilon: _Optional[float] = ..., delta: _Optional[float] = ..., classes: _Optional[_Iterable[str]] = ..., shape: _Optional[_Iterable[int]] = ..., backbone_sha256: _Optional[bytes] = ..., centre: _Optional[_Iterable[_Union[_array_pb2.Array, _Mapping]]] = ...) -> None: ...
+    table: str
+    def __init__(self, run: _Optional[str] = ..., stage: _Optional[int] = ..., method: _Optional[str] = ..., kind: _Optional[_Union[Kind, str]] = ..., settings: _Optional[str] = ..., public_seed: _Optional[int] = ..., epsilon: _Optional[float] = ..., delta: _Optional[float] = ..., classes: _Optional[_Iterable[str]] = ..., shape: _Optional[_Iterable[int]] = ..., backbone_sha256: _Optional[bytes] = ..., centre: _Optional[_Iterable[_Union[_array_pb2.Array, _Mapping]]] = ..., table: _Optional[str] = ...) -> None: ...

@@ -12,6 +12,9 @@ import torch
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
+from dpdd.common.data.table.columns import Categorical, Numeric
+from dpdd.common.data.table.encoding import encode_block
+from dpdd.common.data.table.schema import TableSchema
 from dpdd.common.errors import DataError
 from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.common.synthesis.product_files import DATASET, file_sha256
@@ -19,9 +22,17 @@ from dpdd.common.synthesis.product_files import DATASET, file_sha256
 COLUMNS, CLASSES = ("age", "height", "größe"), ("no", "yes")
 
 
+def schema_of(*names: str) -> TableSchema:
+    numbers = [Numeric(name=name, low=0, high=20, bins=10, missing=True) for name in names]
+    return TableSchema(label="sick", columns=(Categorical(name="sick", categories=CLASSES), *numbers))
+
+
+SCHEMA = schema_of(*COLUMNS)
+
+
 def table(count: int = 6) -> LabelledSet:
-    rows = np.random.default_rng(1).normal(size=(count, 3)).astype(np.float32)
-    return LabelledSet(rows, np.arange(count) % 2, CLASSES, columns=COLUMNS)
+    rows = np.random.default_rng(1).integers(0, 11, size=(count, 3)).astype(np.float32)
+    return LabelledSet(rows, np.arange(count) % 2, CLASSES, schema=SCHEMA)
 
 
 def images(channels: int = 1) -> LabelledSet:
@@ -44,7 +55,7 @@ def test_a_table_is_the_same_after_a_round_trip(tmp_path: Path) -> None:
 
 def test_soft_labels_of_a_table_travel_too(tmp_path: Path) -> None:
     soft = np.full((6, 2), 0.5, np.float32)
-    LabelledSet(table().rows, table().labels, CLASSES, soft, columns=COLUMNS).save(tmp_path)
+    LabelledSet(table().rows, table().labels, CLASSES, soft, schema=SCHEMA).save(tmp_path)
     loaded = LabelledSet.load(tmp_path).soft
     assert loaded is not None
     np.testing.assert_array_equal(loaded, soft)
@@ -76,7 +87,6 @@ def test_images_are_no_rows_and_rows_no_images() -> None:
         (np.zeros((6, 3), np.float32), ("a", "b")),
         (np.zeros((6, 3), np.float32), ("a", "b", "c", "d")),
         (np.zeros((6, 3), np.float32), ()),
-        (np.zeros((6, 0), np.float32), ()),
         (np.zeros(6, np.float32), ("a",)),
         (np.zeros((6, 3, 1), np.float32), ("a", "b", "c")),
         (np.zeros((6, 3), np.float64), ("a", "b", "c")),
@@ -92,9 +102,11 @@ def test_records_that_are_neither_images_nor_rows_are_refused(
     tmp_path: Path, records: np.ndarray, columns: tuple[str, ...]
 ) -> None:
     with pytest.raises(DataError, match="neither images"):
-        LabelledSet(records, np.arange(6) % 2, CLASSES, columns=columns)
+        LabelledSet(records, np.arange(6) % 2, CLASSES, schema=schema_of(*columns) if columns else None)
     name = "images" if records.ndim > 3 or not columns else "rows"
-    about = {"classes": CLASSES, "format": "dpdd dataset v1", "columns": columns}
+    about = {"classes": CLASSES, "format": "dpdd dataset v1"}
+    if columns:
+        about["schema"] = schema_of(*columns).model_dump(mode="json")
     save_file({name: records, "labels": np.arange(6) % 2}, tmp_path / DATASET, metadata={"dpdd": json.dumps(about)})
     with pytest.raises(DataError):
         LabelledSet.load(tmp_path)
@@ -111,16 +123,24 @@ def without(name: str) -> dict[str, np.ndarray]:
         (without("rows"), {}),
         (without("labels"), {}),
         (without(""), None),
-        (without(""), {"columns": None}),
-        (without(""), {"columns": ["a", "b"]}),
+        (without(""), {"schema": None}),
+        (without(""), {"schema": schema_of("a", "b").model_dump(mode="json")}),
         (without(""), {"classes": 3}),
+        (without(""), {"classes": ["no", "maybe"]}),
+        ({**without(""), "rows": table().rows + 0.5}, {}),
+        ({**without(""), "rows": table().rows + 11}, {}),
+        ({**without(""), "rows": np.full((6, 3), np.nan, np.float32)}, {}),
     ],
-    ids=["no rows", "no labels", "no header", "no columns", "few columns", "a number of classes"],
+    ids=[
+        *("no rows", "no labels", "no header", "no schema", "few columns", "a number of classes", "other classes"),
+        *("half a code", "no such code", "no number"),
+    ],
 )
 def test_files_that_lack_something_are_refused(
     tmp_path: Path, arrays: dict[str, np.ndarray], about: dict[str, Any] | None
 ) -> None:
-    header = None if about is None else {"dpdd": json.dumps({"classes": CLASSES, "columns": COLUMNS} | about)}
+    declared = {"classes": CLASSES, "schema": SCHEMA.model_dump(mode="json")}
+    header = None if about is None else {"dpdd": json.dumps(declared | about)}
     save_file(arrays, tmp_path / DATASET, metadata=header)
     with pytest.raises(DataError):
         LabelledSet.load(tmp_path)
@@ -139,7 +159,7 @@ def test_damaged_files_are_refused_by_name(tmp_path: Path, damage: str) -> None:
 
 
 def test_facts_for_the_card() -> None:
-    assert table().facts == {"rows": 6, "columns": list(COLUMNS), "file": DATASET}
+    assert table().facts == {"rows": 6, "columns": list(COLUMNS), "label": "sick", "file": DATASET}
     assert images(3).facts == {"images": 6, "image_shape": [3, 5, 7], "file": DATASET}
 
 
@@ -158,11 +178,21 @@ def test_a_table_for_hugging_face_has_its_own_columns() -> None:
     pytest.importorskip("datasets")
     dataset = table()
     shared = dataset.as_huggingface()
-    assert shared.column_names == [*COLUMNS, "label"] and shared.features["label"].names == list(CLASSES)
-    for number, name in enumerate(COLUMNS):
-        assert shared.features[name].dtype == "float32"
-        np.testing.assert_array_equal(np.array(shared[name], np.float32), dataset.rows[:, number])
-    assert list(shared["label"]) == dataset.labels.tolist()
+    assert shared.column_names == ["sick", *COLUMNS]
+    for name in COLUMNS:
+        assert shared.features[name].dtype == "float64"
+    assert list(shared["sick"]) == [CLASSES[label] for label in dataset.labels]
+
+
+def test_a_table_is_decoded_by_a_public_seed_or_to_the_middle_of_bins() -> None:
+    dataset = table(60)
+    middle, drawn, again, other = (dataset.table(seed) for seed in (None, 3, 3, 4))
+    assert list(middle) == ["sick", *COLUMNS]
+    assert set(middle["age"].compressed().tolist()) <= {1.0 + 2.0 * code for code in range(10)}
+    assert drawn["age"].tolist() == again["age"].tolist() != other["age"].tolist()
+    assert (encode_block(SCHEMA, drawn)[:, 1:] == dataset.rows).all()
+    with pytest.raises(DataError, match="is of images"):
+        images().table()
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -186,7 +216,7 @@ def test_saving_twice_gives_the_same_file(tmp_path: Path) -> None:
 
 def with_soft(dataset: LabelledSet) -> LabelledSet:
     soft = np.random.default_rng(3).dirichlet(np.ones(2), len(dataset)).astype(np.float32)
-    return LabelledSet(dataset.records, dataset.labels, CLASSES, soft, columns=dataset.columns)
+    return LabelledSet(dataset.records, dataset.labels, CLASSES, soft, schema=dataset.schema)
 
 
 @pytest.mark.parametrize("plain", [images(), table()], ids=["images", "table"])
@@ -213,17 +243,21 @@ def test_soft_labels_for_hugging_face(plain: LabelledSet) -> None:
     dataset = with_soft(plain)
     assert dataset.soft is not None
     shared = dataset.as_huggingface()
-    assert shared.column_names == [*(dataset.columns or ("image",)), "label", "soft_label"]
+    own = ["image", "label"] if dataset.schema is None else [*dataset.schema.names]
+    assert shared.column_names == [*own, "soft_label"]
     np.testing.assert_array_equal(np.array(shared["soft_label"], np.float32), dataset.soft)
     assert shared.features["soft_label"].feature.dtype == "float32"
     assert "soft_label" not in plain.as_huggingface().column_names
 
 
-def test_columns_that_are_called_like_labels_are_refused() -> None:
-    for name in ("label", "soft_label"):
-        dataset = LabelledSet(table().rows, table().labels, CLASSES, columns=("a", name, "c"))
-        with pytest.raises(DataError, match=f"a column '{name}'"):
-            dataset.as_huggingface()
+def test_a_column_that_is_called_like_soft_labels_is_refused() -> None:
+    named = schema_of("a", "soft_label", "c")
+    soft = np.full((6, 2), 0.5, np.float32)
+    with pytest.raises(DataError, match="a column 'soft_label'"):
+        LabelledSet(table().rows, table().labels, CLASSES, soft, schema=named).as_huggingface()
+    assert (
+        "soft_label" in LabelledSet(table().rows, table().labels, CLASSES, schema=named).as_huggingface().column_names
+    )
 
 
 def test_a_folder_may_be_named_by_a_string(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from dpdd.common.data.table.schema import TableSchema
 from dpdd.common.errors import IntegrityError, WireError
 from dpdd.common.privacy.accounting import Guarantee, guarantee
 from dpdd.common.privacy.clipping import ClippedSum, Layout, class_segment
@@ -539,3 +540,45 @@ def test_guarantees_that_cannot_be_are_refused(field: str, value: Any) -> None:
     setattr(good, field, value)
     with pytest.raises(WireError, match="a guarantee"):
         guarantee_from_wire(good)
+
+
+# Tables
+
+SICK = {"name": "sick", "type": "categorical", "categories": ["no", "yes"]}
+AGE = {"name": "age", "type": "numeric", "low": 0, "high": 100, "bins": 10, "missing": True}
+TABLE = TableSchema.model_validate({"label": "sick", "columns": [AGE, SICK]})
+OF_A_TABLE = dataclasses.replace(REQUEST, table=TABLE, classes=("no", "yes"), shape=(1,))
+
+
+def test_requests_about_images_have_the_ids_that_they_always_had() -> None:
+    assert REQUEST.id == "a630886921cb2f056f96e127df4a1ce9f1b3f1e77c0f9daee8a71c375cfbfb33"
+
+
+def test_a_request_about_a_table_comes_back_with_its_schema() -> None:
+    back = decode_request(OF_A_TABLE.encode())
+    assert back == OF_A_TABLE and back.table == TABLE and back.id == OF_A_TABLE.id != REQUEST.id
+    assert back.first_stage().table == TABLE
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"classes": ("no", "maybe")}, "not its table's"),
+        ({"classes": ("yes", "no")}, "not its table's"),
+        ({"shape": (2,)}, "not its table's"),
+        ({"shape": (1, 8, 8)}, "not its table's"),
+    ],
+)
+def test_a_request_contradicting_its_table_is_refused(changes: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(WireError, match=complaint):
+        decode_request(dataclasses.replace(OF_A_TABLE, **changes).encode())
+
+
+@pytest.mark.parametrize(
+    "text", ["{}", "no json", '{"kind":"table"}', TABLE.text + " ", TABLE.text.replace("100.0", "100"), "[" * 10_000]
+)
+def test_a_schema_that_is_none_is_refused(text: str) -> None:
+    message = request_pb2.ReleaseRequest.FromString(OF_A_TABLE.encode())
+    message.table = text
+    with pytest.raises(WireError, match="a table's schema cannot be read"):
+        decode_request(message.SerializeToString(deterministic=True))

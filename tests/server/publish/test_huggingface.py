@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
+from dpdd.common.synthesis.arrow_table import PUBLIC_SEED
 from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.server.publish.huggingface import PARQUET, front_matter, write_huggingface
 from tests.server.finished_runs import CLASSES, finished_run, images, table
@@ -54,13 +55,14 @@ def test_images_come_back_bit_by_bit(tmp_path: Path, channels: int, soft: bool, 
 
 
 @pytest.mark.parametrize("by", ["folder", "parquet"])
-def test_tables_come_back_bit_by_bit(tmp_path: Path, by: str) -> None:
+def test_tables_come_back_in_their_own_types(tmp_path: Path, by: str) -> None:
     product = table(soft=True)
     train = loaded(written(tmp_path, product), tmp_path / "cache", by)
-    assert train.column_names == [*product.columns, "label", "soft_label"]
-    for number, name in enumerate(product.columns):
-        np.testing.assert_array_equal(np.array(train[name], np.float32), product.rows[:, number])
-    assert list(train["label"]) == product.labels.tolist()
+    assert product.schema is not None
+    assert train.column_names == [*product.schema.names, "soft_label"]
+    for name, decoded in product.table(PUBLIC_SEED).items():
+        assert list(train[name]) == decoded.tolist()
+    assert train.features == product.as_huggingface().features
 
 
 def test_the_hub_understands_the_front_matter(tmp_path: Path) -> None:

@@ -22,6 +22,14 @@ from dpdd.server.run.scenario import Scenario, load_scenario
 from tests.common.own_files import CLASSES, striped, write_folder, write_npz
 
 OWN: dict[str, Any] = {"classes": CLASSES, "shape": [1, 12, 12]}
+TABLE: dict[str, Any] = {
+    "kind": "table",
+    "label": "sick",
+    "columns": [
+        {"name": "age", "type": "numeric", "low": 0, "high": 100},
+        {"name": "sick", "type": "categorical", "categories": ["no", "yes"]},
+    ],
+}
 
 
 def scenario(**data: Any) -> Scenario:
@@ -38,9 +46,14 @@ def scenario(**data: Any) -> Scenario:
         ({"dataset": "mnist", "test": "x.npz"}, "test data of its own: leave test out"),
         ({"dataset": "mnist", "source": "x.npz"}, "leave source out"),
         ({"dataset": "mnist", "test_share": 0.2}, "leave test_share out"),
-        ({**OWN, "shape": [14]}, r"tables cannot be asked for yet.*\[channels, height, width\]"),
-        ({**OWN, "kind": "table"}, r"kind = 'table', but shape = \[1, 12, 12\] is that of a record of kind 'image'"),
-        ({**OWN, "shape": [14], "kind": "table"}, "tables cannot be asked for yet"),
+        ({**OWN, "shape": [14]}, r'a table needs kind = "table", label.*\[channels, height, width\]'),
+        ({**OWN, "kind": "table"}, r'a table \(kind = "table"\) needs label'),
+        ({**OWN, **TABLE}, "classes follows from a table's columns: leave it out"),
+        ({**TABLE, "label": "height"}, "label must name one of the columns"),
+        ({**TABLE, "columns": [{"name": "age", "type": "numeric", "low": 0}]}, "columns.0.numeric.high: this key"),
+        ({**TABLE, "fit": "crop", "test": "x.csv"}, "fit is for images"),
+        ({**TABLE, "test": {"path": "x.csv", "label_column": "sick"}}, "label_column is for images"),
+        ({**TABLE, "test": "x.npz"}, "format 'npz' holds no columns"),
         ({**OWN, "shape": [14], "kind": "image"}, r"kind = 'image', but shape = \[14\].*kind 'table'"),
         ({**OWN, "kind": "sound"}, "data.kind|kind"),
         ({**OWN, "shape": [2, 8, 8]}, "shape must begin with 1 channel"),
