@@ -192,7 +192,7 @@ def test_an_order_without_room_admits_nothing_even_if_its_divergence_rounds_to_z
     assert (filter_.caps == -math.inf).any()
     curve = np.where(filter_.caps == -math.inf, 0.0, 1e9)
     monkeypatch.setattr(filters, "rdp_curve", lambda event, orders: curve)
-    assert not filters._renyi(RENYI, [], Spending(PoissonGaussian(9.0, 0.01, 1), 0.0)).fits
+    assert not filters._renyi(RENYI, filters.Spent(), Spending(PoissonGaussian(9.0, 0.01, 1), 0.0)).fits
 
 
 def test_the_renyi_filter_wastes_little() -> None:
@@ -221,7 +221,7 @@ def test_a_first_release_that_only_exact_accounting_admits_closes_the_ledger() -
     exact = guarantee(first.event, DELTA * (1 - 1e-6)).epsilon
     budget = Budget(exact, DELTA)
     assert mode_for(budget, first) == "single"
-    assert not filters._renyi(budget, [], first).fits
+    assert not filters._renyi(budget, filters.Spent(), first).fits
     admitted = verdict(budget, [], first)
     assert admitted.fits and admitted.mode == "single"
     assert remaining(budget, [first]) == 0.0
