@@ -1,29 +1,30 @@
 """Admission of calls, before anything of one is read: who calls, how many calls it has, how long we wait for it.
 
-gRPC would read the message of a unary call before it tells us whose call it is, and wait for that message for ever, in
-a thread of ours. So all methods are served as streams: a caller is known (by the certificate that TLS verified) and
-counted first, and has to say what it wants in `FIRST_MESSAGE_SECONDS` seconds.
+gRPC would read the message of a unary call before it tells us whose call it is. So all methods are served as streams: a
+caller is known (by the certificate that TLS verified) and counted first, and has to say what it wants in
+`FIRST_MESSAGE_SECONDS` seconds. A call that waits, for that or for anything else, takes no thread.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sqlite3
-import threading
-import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, TypeAlias
 
 import grpc
+import grpc.aio
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
 from dpdd.common.config import one_line
 from dpdd.common.errors import ConfigError, DpddError, IntegrityError, WireError
 from dpdd.server.transport.authority import common_name
+from dpdd.server.transport.event_loop import Threads
 from dpdd.server.transport.limits import CallRates
 from dpdd.server.transport.registry import Expired, Registry, Revoked, Unknown
 
@@ -37,9 +38,11 @@ FIRST_MESSAGE_SECONDS = 20.0
 CALLS_A_SECOND, CALLS_AT_ONCE = 20.0, 400
 """Of one silo. A node calls every ten seconds, and a few times for a request."""
 
+Context: TypeAlias = grpc.aio.ServicerContext
+
 
 class Busy(DpddError):
-    """A silo that takes more than its share: of calls, or of an upload's time."""
+    """A silo that takes more than its share: of calls, or of an upload's time. Or there are more than we can serve."""
 
 
 class Gone(DpddError):
@@ -63,123 +66,140 @@ _CODES: list[tuple[type[BaseException], grpc.StatusCode]] = [
 ]
 
 
+@dataclass
+class _Caller:
+    """Who calls, for the log, and what is given back when the call is over."""
+
+    name: str
+    holds: ExitStack
+
+
 @dataclass(frozen=True, eq=False)
 class Call:
-    """One call by `silo`."""
+    """One call by `silo`, which showed the certificate with this `fingerprint`."""
 
     silo: str
-    _fingerprint: str
+    fingerprint: str
     _registry: Registry
-    _context: grpc.ServicerContext
+    _task: asyncio.Task[Any]
 
     def check(self) -> None:
-        """Raise when the silo was revoked or its certificate expired or replaced meanwhile, or when it hung up."""
-        self._registry.holder(self._fingerprint)
-        if not self._context.is_active():
-            raise Gone("the connection broke")
+        """Raise when the silo was revoked or its certificate expired or replaced meanwhile."""
+        self._registry.holder(self.fingerprint)
 
     def cancel(self) -> None:
-        """End it."""
-        self._context.cancel()
+        """End it; from any thread."""
+        self._task.get_loop().call_soon_threadsafe(self._task.cancel)
 
 
-class Timeouts:
-    """Cancels calls that keep us waiting; `enforce` must be called every now and then."""
+class Places:
+    """So many calls of one kind at a time; `what` they are, for people."""
 
-    def __init__(self) -> None:
-        self._set: dict[object, tuple[float, grpc.ServicerContext]] = {}
+    def __init__(self, number: int, what: str) -> None:
+        self._number, self._what = number, what
+        self.taken = 0
 
     @contextmanager
-    def after(self, seconds: float, context: grpc.ServicerContext) -> Iterator[None]:
-        """Cancel the call unless we leave in time."""
-        key = object()
-        self._set[key] = (time.monotonic() + seconds, context)
+    def one(self) -> Iterator[None]:
+        """A place, or Busy."""
+        if self.taken >= self._number:
+            raise Busy(f"the coordinator has {self._number} {self._what} already, which is the most; try again later")
+        self.taken += 1
         try:
             yield
         finally:
-            del self._set[key]
-
-    def enforce(self) -> None:
-        """Cancel what is overdue."""
-        for due, context in list(self._set.values()):
-            if time.monotonic() > due:
-                log.warning("ended a call from %s: it said nothing for too long", context.peer())
-                context.cancel()
+            self.taken -= 1
 
 
 class Calls:
-    """The calls that are going on."""
+    """The calls that are going on; on the event loop alone."""
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry, self.timeouts = registry, Timeouts()
-        self._lock = threading.Lock()
+    def __init__(self, registry: Registry, threads: Threads) -> None:
+        self._registry, self._threads = registry, threads
         self._going: Counter[str] = Counter()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self.rates = CallRates(CALLS_A_SECOND, CALLS_AT_ONCE)
 
-    @contextmanager
-    def accepted(self, method: str, context: grpc.ServicerContext) -> Iterator[Call]:
+    @asynccontextmanager
+    async def accepted(self, method: str, context: Context, places: Places) -> AsyncIterator[Call]:
         """A call of a known silo; what goes wrong in here is refused and logged."""
-        with refusing(context, "somebody", method) as known:
-            call = self._identified(context)
-            known.append(call.silo)
-            with self._counted(call.silo):
-                yield call
+        async with self.refusing(context, "somebody", method, places) as caller:
+            call = await self._threads(self._identified, context.auth_context(), _task())
+            caller.name = f"silo {call.silo}"
+            caller.holds.enter_context(self._counted(call.silo))
+            yield call
 
-    def first(self, parts: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
+    @asynccontextmanager
+    async def refusing(self, context: Context, who: str, method: str, places: Places) -> AsyncIterator[_Caller]:
+        """Turn what goes wrong into a status with one sentence, and a line in the log."""
+        with ExitStack() as holds:  # until it is over: a refusal, too, may wait for somebody who does not read
+            caller = _Caller(who, holds)
+            self._tasks.add(_task())
+            holds.callback(self._tasks.discard, _task())
+            try:
+                holds.enter_context(places.one())
+                yield caller
+            except (asyncio.CancelledError, Gone, grpc.aio.BaseError):
+                log.info("%s by %s from %s broke off", method, caller.name, context.peer())
+                await context.abort(grpc.StatusCode.CANCELLED, "broke off")
+            except Exception as error:
+                code, why = _refusal(error)
+                if code is grpc.StatusCode.INTERNAL:
+                    log.exception("%s by %s from %s failed", method, caller.name, context.peer())
+                log.warning("refused %s by %s from %s: %s", method, caller.name, context.peer(), why)
+                await context.abort(code, why)
+
+    async def first(self, context: Context) -> bytes:
         """What the call begins with."""
-        with self.timeouts.after(FIRST_MESSAGE_SECONDS, context):
-            return next(parts, b"")
+        try:
+            message = await asyncio.wait_for(context.read(), FIRST_MESSAGE_SECONDS)
+        except TimeoutError:
+            log.warning("ended a call from %s: it said nothing for too long", context.peer())
+            raise Gone("it said nothing for too long") from None
+        return message if isinstance(message, bytes) else b""
 
-    def _identified(self, context: grpc.ServicerContext) -> Call:
-        shown = context.auth_context().get("x509_pem_cert")
-        if not shown:
+    async def ended(self, seconds: float) -> None:
+        """Wait until no call is going on."""
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=seconds)
+
+    def _identified(self, shown: Any, task: asyncio.Task[Any]) -> Call:
+        pem = shown.get("x509_pem_cert")
+        if not pem:
             raise Unknown("this call needs a client certificate")
-        certificate = x509.load_pem_x509_certificate(shown[0])
+        certificate = x509.load_pem_x509_certificate(pem[0])
         fingerprint = certificate.fingerprint(hashes.SHA256()).hex()
         silo = self._registry.holder(fingerprint)
         if common_name(certificate.subject) != silo:
             raise Unknown("this certificate is for another silo than the registry says")
-        return Call(silo, fingerprint, self._registry, context)
+        return Call(silo, fingerprint, self._registry, task)
 
     @contextmanager
     def _counted(self, silo: str) -> Iterator[None]:
         if not self.rates.take(silo):
             raise Busy(f"silo {silo} calls too often: more than {self.rates.rate:g} times a second; try again later")
-        with self._lock:
-            if self._going[silo] >= MOST_CALLS:
-                raise Busy(f"silo {silo} has {MOST_CALLS} calls going on already, which is the most")
-            self._going[silo] += 1
+        if self._going[silo] >= MOST_CALLS:
+            raise Busy(f"silo {silo} has {MOST_CALLS} calls going on already, which is the most")
+        self._going[silo] += 1
         try:
             yield
         finally:
-            with self._lock:
-                self._going[silo] -= 1
+            self._going[silo] -= 1
 
 
-@contextmanager
-def refusing(context: grpc.ServicerContext, who: str, method: str) -> Iterator[list[str]]:
-    """Turn what goes wrong into a status with one sentence, and a line in the log."""
-    known: list[str] = []
+def _refusal(error: Exception) -> tuple[grpc.StatusCode, str]:
+    """The status and the sentence with which a call is refused."""
+    if isinstance(error, DpddError):
+        return next(code for kind, code in _CODES if isinstance(error, kind)), one_line(error)[:1000]
+    if isinstance(error, OSError):  # without the path: it is nobody else's business
+        why = f"the coordinator's disk or memory: {error.strerror or error}"
+        return grpc.StatusCode.RESOURCE_EXHAUSTED, why
+    if isinstance(error, sqlite3.Error):  # the database is busy for too long, or closed because the server stops
+        return grpc.StatusCode.UNAVAILABLE, f"the coordinator cannot use its database now ({one_line(error)})"
+    return grpc.StatusCode.INTERNAL, "the coordinator failed at this call; its log says why"
 
-    def name() -> str:
-        return f"silo {known[0]}" if known else who
 
-    def refuse(code: grpc.StatusCode, why: str) -> NoReturn:
-        log.warning("refused %s by %s from %s: %s", method, name(), context.peer(), why)
-        context.abort(code, why)
-        raise AssertionError
-
-    try:
-        yield known
-    except (Gone, grpc.RpcError):
-        log.info("%s by %s from %s broke off", method, name(), context.peer())
-        context.abort(grpc.StatusCode.CANCELLED, "broke off")
-    except DpddError as error:
-        refuse(next(code for kind, code in _CODES if isinstance(error, kind)), one_line(error)[:1000])
-    except OSError as error:  # without the path: it is nobody else's business
-        refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, f"the coordinator's disk or memory: {error.strerror or error}")
-    except sqlite3.Error as error:  # the database is busy for too long, or closed because the server stops
-        refuse(grpc.StatusCode.UNAVAILABLE, f"the coordinator cannot use its database now ({one_line(error)})")
-    except Exception:
-        log.exception("%s by %s from %s failed", method, name(), context.peer())
-        refuse(grpc.StatusCode.INTERNAL, "the coordinator failed at this call; its log says why")
+def _task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task is not None
+    return task

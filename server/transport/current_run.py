@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from dpdd.server.transport.request_queue import RequestQueue, RunEnded
 
@@ -10,37 +11,24 @@ from dpdd.server.transport.request_queue import RequestQueue, RunEnded
 class CurrentRun:
     """The queue of the run that is going on; between runs there is none. Safe to use from many threads."""
 
-    def __init__(self, queue: RequestQueue | None = None) -> None:
-        self._changed, self._queue = threading.Condition(), queue
-        self._wakes = 0
+    def __init__(self, queue: RequestQueue | None = None, news: Callable[[], None] = lambda: None) -> None:
+        self._lock, self._news = threading.Lock(), news
+        self.now: RequestQueue | None = None
+        self.switch(queue)
 
     def switch(self, queue: RequestQueue | None) -> None:
-        """Serve this run from now on, or none."""
-        with self._changed:
-            before, self._queue = self._queue, queue
-            self._changed.notify_all()
-        if before is not None:
-            before.wake()
+        """Serve this run from now on, or none. `news` is called then, and whenever something is asked in this run."""
+        with self._lock:
+            if self.now is not None:
+                self.now.news = lambda: None
+            self.now = queue
+            if queue is not None:
+                queue.news = self._news
+        self._news()
 
     def queue(self) -> RequestQueue:
         """The queue of the current run; RunEnded between runs."""
-        queue = self._queue
+        queue = self.now
         if queue is None:
             raise RunEnded("no run is going on; what is on its way can be taken when its run goes on")
         return queue
-
-    def wait(self, seconds: float) -> RequestQueue | None:
-        """The queue of the current run; between runs, that of the next one, or None after so long, or after `wake`."""
-        with self._changed:
-            before = self._wakes
-            self._changed.wait_for(lambda: self._queue is not None or self._wakes != before, seconds)
-            return self._queue
-
-    def wake(self) -> None:
-        """Make those who wait look up."""
-        with self._changed:
-            queue = self._queue
-            self._wakes += 1
-            self._changed.notify_all()
-        if queue is not None:
-            queue.wake()

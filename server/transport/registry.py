@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -70,6 +70,8 @@ class Registry:
 
     def __init__(self, path: Path, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._path, self._clock, self._lock = path, clock, threading.RLock()
+        self._seen: dict[str, tuple[str, str, str]] = {}
+        self._seen_lock = threading.Lock()
         try:
             make_database(path, _SCHEMA)
         except (OSError, sqlite3.Error) as error:
@@ -79,6 +81,8 @@ class Registry:
     def close(self) -> None:
         """Let go of the file; not while another thread reads it, which would be the end of the process."""
         with self._lock:
+            with suppress(sqlite3.Error):
+                self.write_seen()
             self._db.close()
 
     def enrol(self, silo: str, token_hash: str, lifetime: timedelta) -> None:
@@ -170,15 +174,32 @@ class Registry:
             raise Expired(f"the certificate of silo {silo} has expired; join again with a new token")
         return str(silo)
 
-    def seen(self, silo: str, doing: str | None = None) -> None:
-        """Note that a silo was here."""
+    def valid(self) -> set[str]:
+        """The certificates, by fingerprint, whose silo may call now."""
         with self._lock:
-            self._db.execute(
-                "UPDATE silos SET last_seen = ?, doing = coalesce(?, doing) WHERE name = ?", (self._now(), doing, silo)
+            rows = self._db.execute(
+                "SELECT c.fingerprint FROM certificates c JOIN silos s ON s.name = c.silo "
+                "WHERE s.revoked IS NULL AND c.expires >= ?",
+                (self._now(),),
             )
+            return {row[0] for row in rows}
+
+    def seen(self, silo: str, doing: str) -> None:
+        """Note that a silo was here; on disk with the next `write_seen`, since each write waits for the disk."""
+        with self._seen_lock:
+            self._seen[silo] = (self._now(), doing, silo)
+
+    def write_seen(self) -> None:
+        """Write down who was here since the last time."""
+        with self._seen_lock:
+            seen, self._seen = self._seen, {}
+        if seen:
+            with self._writing() as db:
+                db.executemany("UPDATE silos SET last_seen = ?, doing = ? WHERE name = ?", seen.values())
 
     def silos(self) -> list[SiloEntry]:
         """All silos, by name."""
+        self.write_seen()
         with self._lock:
             rows = self._db.execute(
                 "SELECT name, release_key, joined, revoked, last_seen, doing, "

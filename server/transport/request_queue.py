@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import secrets
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -35,13 +35,17 @@ class RunEnded(DpddError):
 
 
 class RequestQueue:
-    """Requests, releases and refusals of one run; safe to use from many threads. Once it is closed, RunEnded."""
+    """Requests, releases and refusals of one run; safe to use from many threads. Once it is closed, RunEnded.
+
+    Whoever sends requests sets `news`, which is called when there is something to send; it must return at once.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._lock = threading.RLock()
-        self._changed, self._requested = threading.Condition(self._lock), threading.Condition(self._lock)
-        self._version = self._request_version = 0
-        self._asked: set[tuple[str, str]] = set()
+        self._changed = threading.Condition(self._lock)
+        self._version = 0
+        self.news: Callable[[], None] = lambda: None
+        self._asked: dict[str, set[str]] = {}  # by silo
         self._rehearsals: dict[bytes, Rehearsal] = {}
         self._reports: dict[tuple[bytes, str], bytes] = {}
         self._open_store: Store | None = Store(folder)
@@ -56,7 +60,7 @@ class RequestQueue:
                 self._open_store.close()
                 self._open_store = None
                 self._lock_file.close()
-                self.wake()
+                self.news()
                 self._notify()
 
     @property
@@ -73,35 +77,36 @@ class RequestQueue:
             for silo in silos:
                 if silo not in have:
                     self._store.note(request_id, silo, "asked")
-                    self._asked.add((request_id, silo))
-            self.wake()
+                    self._asked.setdefault(silo, set()).add(request_id)
+            self.news()
             self._notify()
 
     def open_for(self, silo: str) -> list[Asked]:
         """The requests that this silo was asked and has not answered for good."""
         with self._lock:
-            rows = self._store.asked(silo=silo)
-            return [row for row in rows if (row.request_id, silo) in self._asked and not settled(row)]
+            mine, store = self._asked.get(silo), self._store
+            if not mine:  # most silos, most of the time
+                return []
+            return [row for row in store.asked(silo=silo) if row.request_id in mine and not settled(row)]
 
     def owes(self, silo: str) -> bool:
         """Whether this silo was asked something that it has not answered for good; known also after the run's end."""
         with self._lock:
-            return any(who == silo for _, who in self._asked)
+            return bool(self._asked.get(silo))
 
     def rehearse(self, request_id: str, request: bytes, silos: Iterable[str]) -> Rehearsal:
         """Begin a dry round: these silos are to report what they would do with the request."""
         rehearsal = Rehearsal(secrets.token_bytes(NONCE), request_id, request, frozenset(silos))
         with self._lock:
             self._rehearsals[rehearsal.nonce] = rehearsal
-            self.wake()
+            self.news()
         return rehearsal
 
-    def rehearsals_for(self, silo: str) -> Iterator[Rehearsal]:
+    def rehearsals_for(self, silo: str) -> list[Rehearsal]:
         """The dry rounds in which this silo has not reported."""
         with self._lock:
-            rounds = list(self._rehearsals.values())
-            done = {nonce for nonce, reporter in self._reports if reporter == silo}
-        return (each for each in rounds if silo in each.silos and each.nonce not in done)
+            rounds = self._rehearsals.values()
+            return [each for each in rounds if silo in each.silos and (each.nonce, silo) not in self._reports]
 
     def rehearsal(self, nonce: bytes, silo: str) -> Rehearsal | None:
         """The dry round of that name, if this silo is in it."""
@@ -156,7 +161,7 @@ class RequestQueue:
                 return
             self._store.note(refusal.request_id, refusal.silo, "refused", encode_answer(refusal))
             if refusal.reason is not Reason.AWAITING_APPROVAL:
-                self._asked.discard((refusal.request_id, refusal.silo))
+                self._answered(refusal.request_id, refusal.silo)
             self._notify()
 
     def digest(self, request_id: str, silo: str) -> str | None:
@@ -175,7 +180,7 @@ class RequestQueue:
         with self._lock:
             self._store.adopt(path, digest, request_id, silo)
             self._store.note(request_id, silo, "released")
-            self._asked.discard((request_id, silo))
+            self._answered(request_id, silo)
             self._notify()
 
     def wait(self, version: int, timeout: float) -> int:
@@ -184,17 +189,8 @@ class RequestQueue:
             self._changed.wait_for(lambda: self._version != version, timeout)
             return self._version
 
-    def wake(self) -> None:
-        """Make those who wait for requests look up."""
-        with self._lock:
-            self._request_version += 1
-            self._requested.notify_all()
-
-    def wait_for_requests(self, version: int, timeout: float) -> int:
-        """Sleep until something was asked since `version`; the version now."""
-        with self._lock:
-            self._requested.wait_for(lambda: self._request_version != version, timeout)
-            return self._request_version
+    def _answered(self, request_id: str, silo: str) -> None:
+        self._asked.get(silo, set()).discard(request_id)
 
     def _notify(self) -> None:
         self._version += 1

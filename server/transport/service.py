@@ -2,36 +2,42 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
 import grpc
+import grpc.aio
 
 from dpdd.common.errors import ConfigError, DpddError, WireError
 from dpdd.common.wire.answer import Refusal, decode_answer
-from dpdd.common.wire.exchange import MOST_MESSAGE, MOST_REQUEST, Manifest, Piece, read_part, sign_request
+from dpdd.common.wire.exchange import MOST_MESSAGE, MOST_REQUEST, Manifest, Piece, read_part
 from dpdd.common.wire.parsing import check, parse, shown
 from dpdd.common.wire.plan import MOST_REPORT, encode_report, report_from_wire
 from dpdd.server.transport.authority import requested
-from dpdd.server.transport.calls import Call, Calls, Gone, Superseded, refusing
+from dpdd.server.transport.calls import Call, Calls, Context, Places
 from dpdd.server.transport.coordinator import Coordinator
-from dpdd.server.transport.current_run import CurrentRun
-from dpdd.server.transport.registry import Revoked
-from dpdd.server.transport.request_queue import RequestQueue, RunEnded
-from dpdd.server.transport.uploads import Upload, Uploads
+from dpdd.server.transport.event_loop import Threads, on_loop
+from dpdd.server.transport.request_queue import RequestQueue
+from dpdd.server.transport.streams import Streams
+from dpdd.server.transport.uploads import Uploads
 from dpdd.v1 import exchange_pb2, refusal_pb2, transfer_pb2
 
 log = logging.getLogger("dpdd.exchange")
 
-WORKERS = 2200
-"""Threads are made as they are needed: one per connected silo, and a few for what is going on."""
+MOST_STREAMS = 2500
+"""Connected silos. A stream that waits takes memory, and no thread."""
 
-JOIN_WORKERS = 32
-"""Joining has threads of its own: whoever has no certificate cannot take those of the silos."""
+MOST_OTHERS = 2500
+"""Other calls at a time. Streams have places of their own, so that they leave these to heartbeats and uploads."""
+
+MOST_JOINING = 32
+"""Joining has places and threads of its own: whoever has no certificate cannot take those of the silos."""
+
+CALL_THREADS, JOIN_THREADS = 8, 2
 
 LOOPBACK = "127.0.0.1"
 _TICK = 1.0
@@ -74,26 +80,30 @@ class ExchangeServer:
     ) -> None:
         if open_enrolment and address.host != LOOPBACK:
             raise ConfigError(f"--loopback-demo lets anybody join: it listens on {LOOPBACK} and nowhere else")
-        self._coordinator, self._current, self._open = coordinator, CurrentRun(queue), open_enrolment
-        self._calls, self._uploads = Calls(coordinator.registry), Uploads(self._current.queue)
+        self._coordinator, self._open = coordinator, open_enrolment
+        self._streams = Streams(coordinator, queue)
+        self._current = self._streams.current
+        self._uploads = Uploads(self._current.queue)
+        self._threads, self._join_threads = Threads(CALL_THREADS, "calls"), Threads(JOIN_THREADS, "newcomers")
+        self._calls = Calls(coordinator.registry, self._threads)
+        self._stream_places = Places(MOST_STREAMS, "connected silos")
+        self._other_places = Places(MOST_OTHERS, "calls")
+        self._join_places = Places(MOST_JOINING, "silos that join")
         self._stopping = threading.Event()
-        self._streams: dict[str, Call] = {}
-        self._pools = [
-            ThreadPoolExecutor(WORKERS, thread_name_prefix="exchange"),
-            ThreadPoolExecutor(JOIN_WORKERS, thread_name_prefix="newcomers"),
-        ]
         key, chain = coordinator.server_key_and_certificate
         mutual = grpc.ssl_server_credentials([(key, chain)], coordinator.authority.pem, require_client_auth=True)
-        self._server = self._make(self._pools[0], WORKERS - 100, MOST_MESSAGE, self._exchange_handlers())
-        self.port = self._listen(self._server, address.host, address.port, mutual)
-        self._enrolment = self._make(self._pools[1], JOIN_WORKERS, 1 << 14, self._enrolment_handlers(), *_JOIN_CHANNEL)
         one_sided = grpc.ssl_server_credentials([(key, chain)])
-        self.join_port = self._listen(self._enrolment, address.host, address.join_port, one_sided)
+        self._server, self.port = on_loop(
+            _listening(self._exchange_handlers(), address.host, address.port, mutual, MOST_MESSAGE)
+        )
+        self._enrolment, self.join_port = on_loop(
+            _listening(self._enrolment_handlers(), address.host, address.join_port, one_sided, 1 << 14, *_JOIN_CHANNEL)
+        )
 
     def start(self) -> None:
         """Begin to serve."""
-        self._server.start()
-        self._enrolment.start()
+        on_loop(self._server.start())
+        on_loop(self._enrolment.start())
         threading.Thread(target=self._housekeeping, daemon=True, name="exchange-housekeeping").start()
 
     def switch(self, queue: RequestQueue | None) -> None:
@@ -103,13 +113,15 @@ class ExchangeServer:
     def stop(self, grace: float = 2.0) -> None:
         """Stop: streams end at once, uploads get `grace` seconds."""
         self._stopping.set()
-        self._current.wake()
-        ended = [self._server.stop(grace), self._enrolment.stop(grace)]
-        for event in ended:
-            event.wait(grace + 5.0)
-        for pool in self._pools:
-            pool.shutdown(wait=False, cancel_futures=True)
-        self._uploads.close()
+        on_loop(self._stop(grace))
+        for threads in (self._threads, self._join_threads, self._streams, self._uploads):
+            threads.close()
+
+    async def _stop(self, grace: float) -> None:
+        self._streams.stop()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.gather(self._server.stop(grace), self._enrolment.stop(grace)), grace + 5.0)
+        await self._calls.ended(5.0)
 
     def __enter__(self) -> ExchangeServer:
         self.start()
@@ -118,35 +130,12 @@ class ExchangeServer:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _make(
-        self,
-        pool: ThreadPoolExecutor,
-        most_calls: int,
-        most_bytes: int,
-        handlers: grpc.GenericRpcHandler,
-        *more: tuple[str, int],
-    ) -> grpc.Server:
-        options = [
-            *_CHANNEL,
-            *more,
-            ("grpc.max_receive_message_length", most_bytes),
-            ("grpc.max_send_message_length", MOST_REQUEST + (1 << 10)),
-        ]
-        return grpc.server(pool, handlers=(handlers,), options=options, maximum_concurrent_rpcs=most_calls)
-
-    def _listen(self, server: grpc.Server, host: str, port: int, credentials: grpc.ServerCredentials) -> int:
-        try:
-            return server.add_secure_port(f"{host}:{port}", credentials)
-        except RuntimeError:
-            raise ConfigError(
-                f"cannot listen on {host}:{port}: is it in use, or not an address of this machine?"
-            ) from None
-
     def _housekeeping(self) -> None:
         while not self._stopping.wait(_TICK):
             try:
                 self._uploads.end_stalled(_SLOW_UPLOAD)
-                self._calls.timeouts.enforce()
+                self._streams.check_all()
+                self._coordinator.registry.write_seen()
             except Exception:  # a busy database, say; a second later it may work
                 log.exception("the exchange's housekeeping failed; it goes on")
 
@@ -157,125 +146,76 @@ class ExchangeServer:
             "dpdd.v1.Enrolment", {"Join": grpc.stream_unary_rpc_method_handler(self._join)}
         )
 
-    def _join(self, parts: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
-        with refusing(context, "a newcomer", "Join"):
-            message = parse(exchange_pb2.JoinRequest, self._calls.first(parts, context), most_bytes=1 << 14)
-            if self._open and not message.token:
-                message.token = str(self._coordinator.enrol(requested(message.certificate_request)[0]))
-            reply = self._coordinator.join(message, self.port)
-            log.info("silo %s joined from %s", reply.silo, context.peer())
-            return reply.SerializeToString()
+    async def _join(self, _parts: object, context: Context) -> bytes:
+        async with self._calls.refusing(context, "a newcomer", "Join", self._join_places):
+            data = await self._calls.first(context)
+            return await self._join_threads(self._joined, data, context.peer())
         raise AssertionError
+
+    def _joined(self, data: bytes, peer: str) -> bytes:
+        message = parse(exchange_pb2.JoinRequest, data, most_bytes=1 << 14)
+        if self._open and not message.token:
+            message.token = str(self._coordinator.enrol(requested(message.certificate_request)[0]))
+        reply = self._coordinator.join(message, self.port)
+        log.info("silo %s joined from %s", reply.silo, peer)
+        return reply.SerializeToString()
 
     # Exchange: mutual TLS.
 
     def _exchange_handlers(self) -> grpc.GenericRpcHandler:
-        one = grpc.stream_unary_rpc_method_handler
-        return grpc.method_handlers_generic_handler(
-            "dpdd.v1.Exchange",
-            {
-                "Requests": grpc.stream_stream_rpc_method_handler(self._requests),
-                "Status": one(self._answering("Status", self._status)),
-                "Upload": one(self._upload),
-                "Refuse": one(self._answering("Refuse", self._refuse)),
-                "Report": one(self._answering("Report", self._report)),
-                "Heartbeat": one(self._answering("Heartbeat", self._heartbeat)),
-            },
-        )
+        answers = {"Refuse": self._refuse, "Report": self._report, "Heartbeat": self._heartbeat}
+        methods = {
+            "Requests": grpc.stream_stream_rpc_method_handler(self._requests),
+            "Status": grpc.stream_unary_rpc_method_handler(self._status),
+            "Upload": grpc.stream_unary_rpc_method_handler(self._upload),
+            **{name: grpc.stream_unary_rpc_method_handler(self._answering(name, do)) for name, do in answers.items()},
+        }
+        return grpc.method_handlers_generic_handler("dpdd.v1.Exchange", methods)
 
     def _answering(
         self, method: str, answer: Callable[[bytes, Call], bytes]
-    ) -> Callable[[Iterator[bytes], grpc.ServicerContext], bytes]:
-        """A handler for a call with one message."""
+    ) -> Callable[[object, Context], Awaitable[bytes]]:
+        """A handler for a call with one message, which `answer` answers in a thread."""
 
-        def handler(parts: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
-            with self._calls.accepted(method, context) as call:
-                return answer(self._calls.first(parts, context), call)
+        async def handler(_parts: object, context: Context) -> bytes:
+            async with self._calls.accepted(method, context, self._other_places) as call:
+                return await self._threads(answer, await self._calls.first(context), call)
             raise AssertionError
 
         return handler
 
-    def _requests(self, parts: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-        with self._calls.accepted("Requests", context) as call:
-            query = parse(exchange_pb2.RequestsQuery, self._calls.first(parts, context), most_bytes=1 << 12)
+    async def _requests(self, _parts: object, context: Context) -> None:
+        async with self._calls.accepted("Requests", context, self._stream_places) as call:
+            query = parse(exchange_pb2.RequestsQuery, await self._calls.first(context), most_bytes=1 << 12)
             check(len(query.software) <= 100 and query.software.isprintable(), "unprintable software")
             self._coordinator.registry.seen(call.silo, "connected")
             log.info("silo %s is connected (%s, %s)", call.silo, query.software, context.peer())
-            self._streams[call.silo] = call  # before the silo knows: whoever connects after that replaces it
-            context.send_initial_metadata(())
-            while not self._stopping.is_set():
-                queue = self._current.wait(_TICK)
-                if queue is None:
-                    if not self._stopping.is_set():  # else the registry may be closed by now
-                        self._check_stream(call)
-                    continue
-                with suppress(RunEnded):
-                    yield from self._requests_of(queue, call)
-                if not self._stopping.is_set() and queue.owes(call.silo):
-                    return  # so that it forgets what it has not decided on: nobody waits for that now
+            await self._streams.serve(call, context)
 
-    def _check_stream(self, call: Call) -> None:
-        """Raise when this stream of a silo should end."""
-        call.check()  # revoked or expired since?
-        if self._streams[call.silo] is not call:
-            raise Superseded(f"silo {call.silo} has connected a second time; one node runs for a silo")
+    async def _status(self, _parts: object, context: Context) -> bytes:
+        async with self._calls.accepted("Status", context, self._other_places) as call:
+            message = parse(transfer_pb2.Manifest, await self._calls.first(context), most_bytes=1 << 12)
+            manifest = await self._threads(self._manifest, message, call)
+            return _transfer_status(manifest, *await self._uploads.received(manifest, call))
+        raise AssertionError
 
-    def _requests_of(self, queue: RequestQueue, call: Call) -> Iterator[bytes]:
-        """The requests of one run for a silo, as they come; RunEnded at the end of that run."""
-        sent, rehearsed = set[str](), set[bytes]()
-        version, key = -1, self._coordinator.request_key
-        while not self._stopping.is_set() and self._current.wait(0.0) is queue:
-            self._check_stream(call)
-            before, version = version, queue.wait_for_requests(version, _TICK)
-            for rehearsal in queue.rehearsals_for(call.silo) if version != before else ():
-                if rehearsal.nonce not in rehearsed:
-                    yield sign_request(rehearsal.request, key, rehearsal.nonce)
-                    rehearsed.add(rehearsal.nonce)
-                    log.info("a dry round of request %s went to silo %s", rehearsal.request_id[:12], call.silo)
-            for row in queue.open_for(call.silo) if version != before else ():
-                if row.request_id not in sent or row.state == "asked":  # or asked once more
-                    yield sign_request(queue.request(row.request_id), key)
-                    sent.add(row.request_id)
-                    queue.note(row.request_id, call.silo, "delivered")
-                    log.info("request %s went to silo %s", row.request_id[:12], call.silo)
-
-    def _status(self, data: bytes, call: Call) -> bytes:
-        manifest = self._manifest(parse(transfer_pb2.Manifest, data, most_bytes=1 << 12), call)
-        received, complete = self._uploads.received(manifest, call)
-        return _transfer_status(manifest, received, complete)
-
-    def _upload(self, parts: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
-        with self._calls.accepted("Upload", context) as call:
-            first = read_part(self._calls.first(parts, context))
+    async def _upload(self, _parts: object, context: Context) -> bytes:
+        async with self._calls.accepted("Upload", context, self._other_places) as call:
+            first = read_part(await self._calls.first(context))
             if isinstance(first, Piece):
                 raise WireError("an upload starts with its manifest")
-            manifest = self._manifest(first, call)
-            with self._uploads.open(manifest, call) as upload:
-                context.send_initial_metadata(())  # a silo waits for this before it sends
+            manifest = await self._threads(self._manifest, first, call)
+            registry = self._coordinator.registry
+            async with self._uploads.open(manifest, call) as upload:
+                await context.send_initial_metadata(())  # a silo waits for this before it sends
                 if upload is not None:
                     what = f"upload of {manifest.size} bytes for request {manifest.request_id[:12]} by silo {call.silo}"
                     log.info("%s %s", what, f"goes on at byte {upload.received}" if upload.received else "begins")
-                    self._receive(parts, upload, call)
+                    await self._uploads.receive(upload, context, call, registry)
                     log.info("%s is stored", what)
-            self._coordinator.registry.seen(call.silo, "released")
+            registry.seen(call.silo, "released")
             return _transfer_status(manifest, manifest.size, True)
         raise AssertionError
-
-    def _receive(self, parts: Iterator[bytes], upload: Upload, call: Call) -> None:
-        """Take chunks until the payload is stored; a silo that is revoked meanwhile leaves nothing."""
-        registry = self._coordinator.registry
-        try:
-            for part in parts:
-                piece = read_part(part)
-                if not isinstance(piece, Piece):
-                    raise WireError("an upload has one manifest")
-                upload.add(piece)
-            call.check()
-            upload.finish(registry.release_key(call.silo))
-        except (Gone, Revoked, grpc.RpcError):
-            if call.silo in registry.revoked():
-                upload.discard()
-            raise
 
     def _refuse(self, data: bytes, call: Call) -> bytes:
         refusal = parse(refusal_pb2.Refusal, data, most_bytes=1 << 14)
@@ -323,6 +263,28 @@ class ExchangeServer:
     def _check_asked(self, request_id: str, call: Call) -> None:
         if self._current.queue().row(request_id, call.silo) is None:
             raise NotAsked(f"request {request_id[:12]} was not put to silo {call.silo} in this run")
+
+
+async def _listening(
+    handlers: grpc.GenericRpcHandler,
+    host: str,
+    port: int,
+    credentials: grpc.ServerCredentials,
+    most_bytes: int,
+    *more: tuple[str, int],
+) -> tuple[grpc.aio.Server, int]:
+    """A server with its port."""
+    options = [
+        *_CHANNEL,
+        *more,
+        ("grpc.max_receive_message_length", most_bytes),
+        ("grpc.max_send_message_length", MOST_REQUEST + (1 << 10)),
+    ]
+    server = grpc.aio.server(handlers=(handlers,), options=options)
+    try:
+        return server, server.add_secure_port(f"{host}:{port}", credentials)
+    except RuntimeError:
+        raise ConfigError(f"cannot listen on {host}:{port}: is it in use, or not an address of this machine?") from None
 
 
 def _transfer_status(manifest: Manifest, received: int, complete: bool) -> bytes:

@@ -6,23 +6,27 @@ every chunk: what a power cut could do to it, the SHA-256 at the end notices, an
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import grpc.aio
+
 from dpdd.common.errors import DpddError, IntegrityError, WireError
-from dpdd.common.wire.exchange import CHUNK, Manifest, Piece, check_chunk
+from dpdd.common.wire.exchange import CHUNK, Manifest, Piece, check_chunk, read_part
 from dpdd.common.wire.parsing import check
 from dpdd.common.wire.release import StreamHash, inspect_signed
-from dpdd.server.transport.calls import Busy, Call
+from dpdd.server.transport.calls import Busy, Call, Context, Gone
+from dpdd.server.transport.event_loop import Threads
 from dpdd.server.transport.limits import Pace
+from dpdd.server.transport.registry import Registry, Revoked
 from dpdd.server.transport.request_queue import RequestQueue
 
 log = logging.getLogger("dpdd.exchange")
@@ -36,14 +40,12 @@ SYNC_EVERY = 1 << 24
 SMALL = CHUNK
 """Uploads of at most so much, as most are, have `AT_ONCE` places of their own: they never wait for large ones."""
 
-_TICK = 1.0
-
 
 @dataclass
 class _Turn:
     """A silo's uploads: the one that holds the lock, and those that wait for it."""
 
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     calls: list[Call] = field(default_factory=list)
 
 
@@ -61,7 +63,10 @@ class Slow(Busy):
 
 
 class Uploads:
-    """The partial files of the run that `queue` gives: the current one. An upload stays with the run it began in."""
+    """The partial files of the run that `queue` gives: the current one. An upload stays with the run it began in.
+
+    Who waits, for a place or for a silo to send on, waits on the event loop; who has a place has a thread.
+    """
 
     def __init__(
         self,
@@ -70,25 +75,25 @@ class Uploads:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._queue, self._pace, self._clock = queue, pace or Pace(), clock
-        self._slots = threading.BoundedSemaphore(AT_ONCE)
-        self._small_slots = threading.BoundedSemaphore(AT_ONCE)
-        self._lock = threading.Lock()
+        self._slots, self._small_slots = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(AT_ONCE)
         self._turns: dict[str, _Turn] = {}
         self._writing: dict[Upload, _Writing] = {}
         self._ended: dict[str, str] = {}
+        self._threads = Threads(2 * AT_ONCE, "uploads")
         self._background = BackgroundWork()
 
     def close(self) -> None:
         """No more uploads."""
+        self._threads.close()
         self._background.close()
 
-    def received(self, manifest: Manifest, call: Call) -> tuple[int, bool]:
+    async def received(self, manifest: Manifest, call: Call) -> tuple[int, bool]:
         """How much of a payload is here, and whether it is stored for good. Ends an upload of this silo: who asks has
         lost its connection, and needs to know where that one really got to. Slow, once, when we ended it: a call that
         is ended while it waits for the silo cannot carry a reason."""
-        with self._turn(call):
+        async with self._turn(call):
             queue = self._queue()
-            if _stored(queue, manifest, call.silo):
+            if await self._threads(_stored, queue, manifest, call.silo):
                 return manifest.size, True
             if why := self._ended.pop(call.silo, None):
                 raise Slow(why)
@@ -96,28 +101,39 @@ class Uploads:
             size = path.stat().st_size if path.exists() else 0
             return (size if size <= manifest.size else 0), False
 
-    @contextmanager
-    def open(self, manifest: Manifest, call: Call) -> Iterator[Upload | None]:
+    @asynccontextmanager
+    async def open(self, manifest: Manifest, call: Call) -> AsyncIterator[Upload | None]:
         """An upload to go on with; None when the payload is stored already."""
-        with self._turn(call):
+        async with self._turn(call):
             queue = self._queue()
-            if _stored(queue, manifest, call.silo):
+            if await self._threads(_stored, queue, manifest, call.silo):
                 yield None
                 return
-            path = _path(queue, manifest, call.silo)
-            for other in queue.partial.glob(f"{_prefix(call.silo, manifest.request_id)}.*"):
-                if other != path:
-                    other.unlink(missing_ok=True)  # one partial per request: a silo cannot fill the disk with them
-            with (
-                self._slot(call, manifest.size),
-                Upload(path, manifest, call.silo, queue, self._background) as upload,
-            ):
-                self._ended.pop(call.silo, None)
-                self._writing[upload] = _Writing(call, self._clock(), upload.received)
+            async with self._small_slots if manifest.size <= SMALL else self._slots:
+                upload = await self._threads(self._begin, manifest, call, queue)
                 try:
+                    self._ended.pop(call.silo, None)
+                    self._writing[upload] = _Writing(call, self._clock(), upload.received)
                     yield upload
                 finally:
-                    del self._writing[upload]
+                    self._writing.pop(upload, None)
+                    await self._threads(upload.close)
+
+    async def receive(self, upload: Upload, context: Context, call: Call, registry: Registry) -> None:
+        """Take chunks until the payload is stored; a silo that is revoked meanwhile leaves nothing."""
+        try:
+            reading = asyncio.ensure_future(context.read())
+            try:
+                while isinstance(part := await reading, bytes):
+                    reading = asyncio.ensure_future(context.read())  # while this one is written
+                    await self._threads(upload.take, part)
+            finally:
+                reading.cancel()
+            await self._threads(self._end, upload, call, registry)
+        except (asyncio.CancelledError, Gone, Revoked, grpc.aio.BaseError):
+            if call.silo in await self._threads(registry.revoked):
+                upload.discard()
+            raise
 
     def end_stalled(self, slow: float) -> None:
         """End uploads of silos that were revoked, those that are slower than the pace,
@@ -135,24 +151,31 @@ class Uploads:
                     self._ended[call.silo] = f"the last upload by silo {call.silo} was ended, and can go on: {error}"
                 call.cancel()
 
-    @contextmanager
-    def _turn(self, call: Call) -> Iterator[None]:
+    @asynccontextmanager
+    async def _turn(self, call: Call) -> AsyncIterator[None]:
         """One upload per silo. A silo that lost its connection comes back before the server has noticed: the newcomer
         ends those before it, and waits until they have put away what had arrived."""
-        with self._lock:
-            turn = self._turns.setdefault(call.silo, _Turn())
-            for other in turn.calls:
-                other.cancel()
-            turn.calls.append(call)
+        turn = self._turns.setdefault(call.silo, _Turn())
+        for other in turn.calls:
+            other.cancel()
+        turn.calls.append(call)
         try:
-            with _held(turn.lock, call):
+            async with turn.lock:
                 yield
         finally:
-            with self._lock:
-                turn.calls.remove(call)
+            turn.calls.remove(call)
 
-    def _slot(self, call: Call, size: int) -> AbstractContextManager[None]:
-        return _held(self._small_slots if size <= SMALL else self._slots, call)
+    def _begin(self, manifest: Manifest, call: Call, queue: RequestQueue) -> Upload:
+        call.check()  # it may have waited for long
+        path = _path(queue, manifest, call.silo)
+        for other in queue.partial.glob(f"{_prefix(call.silo, manifest.request_id)}.*"):
+            if other != path:
+                other.unlink(missing_ok=True)  # one partial per request: a silo cannot fill the disk with them
+        return Upload(path, manifest, call.silo, queue, self._background)
+
+    def _end(self, upload: Upload, call: Call, registry: Registry) -> None:
+        call.check()
+        upload.finish(registry.release_key(call.silo))
 
 
 class BackgroundWork:
@@ -169,7 +192,7 @@ class BackgroundWork:
 
 
 class Upload:
-    """One payload on its way; `add` chunks, then `finish`."""
+    """One payload on its way; `take` chunks, then `finish`. One thread at a time."""
 
     def __init__(
         self, path: Path, manifest: Manifest, silo: str, queue: RequestQueue, background: BackgroundWork
@@ -183,15 +206,16 @@ class Upload:
         self._unsynced, self._synced = 0, Future[None]()
         self._synced.set_result(None)
 
-    def __enter__(self) -> Upload:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Put away what came."""
         wait((*self._behind, self._synced))
         self._file.close()
 
-    def add(self, piece: Piece) -> None:
+    def take(self, part: bytes) -> None:
         """Take the next chunk; WireError when it is not the next one. Hashing and syncing go on beside receiving."""
+        piece = read_part(part)
+        if not isinstance(piece, Piece):
+            raise WireError("an upload has one manifest")
         check_chunk(piece, self._manifest, self.received)
         if self._file.write(piece.data) != len(piece.data):
             raise OSError("the coordinator's disk took only a part of a chunk")
@@ -256,18 +280,6 @@ class Upload:
             self._digest = StreamHash()
             return 0
         return size
-
-
-@contextmanager
-def _held(lock: threading.Lock | threading.Semaphore, call: Call) -> Iterator[None]:
-    """Hold a lock, once it is free; waits only as long as somebody waits for us."""
-    while not lock.acquire(timeout=_TICK):
-        call.check()
-    try:
-        call.check()
-        yield
-    finally:
-        lock.release()
 
 
 def _prefix(silo: str, request_id: str) -> str:

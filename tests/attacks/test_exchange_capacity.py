@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import asyncio
 from pathlib import Path
 
 import grpc
@@ -61,7 +61,7 @@ def test_a_slow_line_gets_a_chunk_through_and_one_at_the_least_rate_is_never_too
 def test_a_small_upload_does_not_wait_behind_large_ones(tmp_path: Path) -> None:
     with world(tmp_path) as here:
         large, small = here.silo("large"), here.silo("small")
-        here.server._uploads._slots = threading.BoundedSemaphore(1)
+        here.server._uploads._slots = asyncio.Semaphore(1)
         path, manifest = payload(here, large, 4 * CHUNK)
         request = here.ask(small)
         little = tmp_path / "little"

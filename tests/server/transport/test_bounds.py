@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
@@ -73,8 +74,7 @@ def newcomer(here: World) -> grpc.Channel:
 
 
 def test_who_has_no_certificate_takes_no_thread_from_the_silos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "JOIN_WORKERS", 4)
-    monkeypatch.setattr(service, "WORKERS", 104)
+    monkeypatch.setattr(service, "MOST_JOINING", 4)
     monkeypatch.setattr(calls, "FIRST_MESSAGE_SECONDS", 8.0)  # no thread is free again before we have looked
     with world(tmp_path) as here, newcomer(here) as stranger:
         silo = here.silo("north")
@@ -152,7 +152,7 @@ def test_who_waits_for_a_slot_and_hangs_up_is_not_waited_for(tmp_path: Path) -> 
     with world(tmp_path) as here:
         first, second = here.silo("first"), here.silo("second")
         (path, manifest), (path2, manifest2) = payload(here, first), payload(here, second)
-        here.server._uploads._slots = threading.BoundedSemaphore(1)
+        here.server._uploads._slots = asyncio.Semaphore(1)
         sent = messages(path, manifest)
         with here.channel(first) as channel, here.channel(second) as again:
             held = Held(*sent[:2], then=sent[2:])

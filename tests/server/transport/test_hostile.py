@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -346,7 +347,7 @@ def test_a_silo_cannot_pose_as_the_coordinator(tmp_path: Path) -> None:
     with world(tmp_path) as mine:
         north, south = mine.silo("north"), mine.silo("south")
         files = Files(south.folder)
-        pose = grpc.server(mine.server._pools[0])
+        pose = grpc.server(ThreadPoolExecutor(2))
         port = pose.add_secure_port(
             "127.0.0.1:0", grpc.ssl_server_credentials([(files.private(), files.certificate.read_bytes())])
         )

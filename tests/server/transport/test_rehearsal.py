@@ -34,7 +34,7 @@ def north(here: World) -> Silo:
     return here.silo("north")
 
 
-def rehearse(here: World, request: bytes, seconds: float = 20.0) -> dict[str, PlanReport | str]:
+def rehearse(here: World, request: bytes, seconds: float = 120.0) -> dict[str, PlanReport | str]:
     """What each silo of the roster reports, or why it does not; those who say nothing are not in it."""
     grid = ExchangeGrid(here.queue, here.coordinator.registry.roster(), Deadline(30.0))
     messages = [
@@ -138,7 +138,7 @@ def test_a_forged_dry_round_is_ignored_and_a_request_in_its_guise_is_not_answere
             request=data, signature=true.signature, rehearsal=rehearsal
         ).SerializeToString()
 
-    monkeypatch.setattr("dpdd.server.transport.service.sign_request", swapped)
+    monkeypatch.setattr("dpdd.server.transport.streams.sign_request", swapped)
     before = entries(north)
     here.queue.rehearse(request.id, request.encode(), ["north"])
     here.ask(north, request=request)

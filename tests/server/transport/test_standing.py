@@ -217,14 +217,15 @@ def test_what_waits_for_an_operator_is_forgotten_with_its_run(tmp_path: Path) ->
             until(lambda: here.queue.digest(request.id, "north"))
 
 
-def test_the_current_run_can_be_waited_for(tmp_path: Path) -> None:
-    current = CurrentRun()
-    assert current.wait(0.0) is None
+def test_there_is_a_current_run_or_none(tmp_path: Path) -> None:
+    told: list[str] = []
+    current = CurrentRun(news=lambda: told.append("news"))
+    assert current.now is None
     with pytest.raises(RunEnded):
         current.queue()
     queue = RequestQueue(tmp_path / "store")
     current.switch(queue)
-    assert current.wait(0.0) is queue and current.queue() is queue
+    assert current.now is queue and current.queue() is queue
     queue.close()
     queue.close()
     for use in (lambda: queue.open_for("north"), lambda: queue.read("00"), lambda: queue.digest("00", "north")):
