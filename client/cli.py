@@ -54,6 +54,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     join.add_argument(
         "--loopback-demo", action="store_true", help="INSECURE: trust whoever listens on 127.0.0.1, without a token"
     )
+    renew = _silo_command(
+        commands,
+        "renew",
+        coordinator.renew,
+        "get a new certificate before the old one ends",
+        "`run` does so by itself when two thirds of the certificate's life are over.",
+    )
+    renew.add_argument("--address", metavar="HOST:PORT", help="where the coordinator listens now, if it moved")
     run = _silo_command(
         commands,
         "run",

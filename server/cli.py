@@ -27,6 +27,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     enrol.add_argument("--hours", type=float, default=72.0, help="how long the token is good for")
     revoke = _own(commands, "revoke", silos.revoke, "shut a silo out, now and for ever; its releases stay")
     revoke.add_argument("name", help="the silo's name")
+    _own(
+        commands,
+        "renew",
+        silos.renew,
+        "renew the server's certificate, and say when the others end",
+        "A server that is up renews its certificate by itself when two thirds of its life are over.",
+    )
+    rotate = _own(
+        commands,
+        "rotate-request-key",
+        silos.rotate_request_key,
+        "sign requests with a new key, which the old one endorses",
+        "Silos follow from key to key, also after several rotations that they missed.",
+    )
+    rotate.add_argument(
+        "--compromised",
+        action="store_true",
+        help="others may have the old key: endorse nothing with it; every silo has to join anew",
+    )
     run = _own(commands, "run", runs.run, "serve the exchange, ask the silos, and build the dataset")
     run.add_argument("scenario", help="a shipped scenario's name or a .toml file")
     run.add_argument(

@@ -1,4 +1,4 @@
-"""`join` and `run`: becoming a silo of a coordinator, and answering its requests."""
+"""`join`, `renew` and `run`: becoming a silo of a coordinator, staying one, and answering its requests."""
 
 from __future__ import annotations
 
@@ -22,6 +22,25 @@ def join(options: argparse.Namespace) -> None:
     print(f"silo {silo.settings.name} joined the coordinator at {pinned.address}")
     print(f"authority {pinned.authority_sha256} is pinned in {silo.folder / 'silo.toml'}")
     print(f"next: `dpdd-client run --silo {silo.folder}` answers its requests")
+
+
+def renew(options: argparse.Namespace) -> None:
+    """Get a new certificate for a new key, over the connection that the old one opens."""
+    import grpc
+
+    from dpdd.client.transport.channel import Files, explain, open_channel
+    from dpdd.client.transport.node import pinned_coordinator
+    from dpdd.client.transport.renewal import renew as renew_certificate
+
+    silo = open_silo(options)
+    pinned = pinned_coordinator(silo)
+    with open_channel(silo.folder, pinned, options.address or pinned.address) as channel:
+        try:
+            ends = renew_certificate(Files(silo.folder), silo.settings.name, channel)
+        except grpc.RpcError as error:
+            raise DpddError(f"the certificate was not renewed, and the old one stays: {explain(error)}") from None
+    print(f"silo {silo.settings.name} has a new certificate, which ends on {ends.date()}")
+    print("the next connection shows it, and the old one is worth nothing then; a running node connects anew by itself")
 
 
 def run(options: argparse.Namespace) -> None:

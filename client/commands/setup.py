@@ -155,18 +155,24 @@ def preflight(options: argparse.Namespace) -> None:
 
 
 def key_warnings(silo: Silo) -> list[str]:
-    """What should be done about the silo's certificate and state folder soon."""
+    """What should be done about the silo's certificate, its coordinator's authority and its state folder soon."""
     from datetime import UTC, datetime
 
     from dpdd.client.transport.channel import Files
-    from dpdd.common.files.certificates import expiry_warning, load_certificate
+    from dpdd.common.files.certificates import expiry_warning, life, load_certificate
     from dpdd.common.files.private import folder_warning
 
-    warnings, path = folder_warning(silo.folder / "state"), Files(silo.folder).certificate
-    if path.exists():
-        ends = load_certificate(path, "`dpdd-client join` gets a new one").not_valid_after_utc
-        remedy = "ask the coordinator for a new token, and join again"
-        warnings += expiry_warning("this silo", ends, datetime.now(UTC), remedy)
+    warnings, files, now = folder_warning(silo.folder / "state"), Files(silo.folder), datetime.now(UTC)
+    if files.certificate.exists():
+        mine = life(files.shown_certificate)
+        remedy = "`dpdd-client renew` gets a new one, and so does `dpdd-client run`"
+        if mine[1] < now:
+            remedy = "ask the coordinator for a new token, and join again"
+        warnings += expiry_warning("this silo", mine, now, remedy)
+    if files.authority.exists():
+        authority = load_certificate(files.authority, "`dpdd-client join` gets it")
+        remedy = "the coordinator has to make a new one, which this silo joins"
+        warnings += expiry_warning("the coordinator's authority", life(authority), now, remedy)
     return warnings
 
 

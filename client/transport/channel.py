@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +15,8 @@ from cryptography.hazmat.primitives import hashes
 from dpdd.client.config import CoordinatorSettings
 from dpdd.common.config import one_line
 from dpdd.common.errors import ConfigError, IntegrityError
+from dpdd.common.files.certificates import load_certificate
+from dpdd.common.files.private import owners_only
 from dpdd.common.wire.exchange import MOST_MESSAGE, MOST_REQUEST, SERVER_NAME
 
 CHANNEL = [
@@ -32,7 +35,7 @@ CHANNEL = [
 
 @dataclass(frozen=True)
 class Files:
-    """The files that `join` writes."""
+    """The files that `join` and `renew` write."""
 
     silo: Path
 
@@ -56,11 +59,44 @@ class Files:
         """The coordinator's authority."""
         return self.folder / "authority.pem"
 
+    @property
+    def renewed(self) -> Path:
+        """Key and certificate since the last renewal, in place of those that `join` got."""
+        return self.folder / "renewed.pem"
+
+    @property
+    def next_key(self) -> Path:
+        """The key of a certificate that is being asked for."""
+        return self.folder / "next-key.pem"
+
+    @property
+    def request_keys(self) -> Path:
+        """How the coordinator's request key followed from the one that `silo.toml` pins."""
+        return self.folder / "request-keys.pb"
+
+    def shown(self) -> tuple[bytes, bytes]:
+        """Key and certificate of the next connection; IntegrityError when others may read the key."""
+        with suppress(FileNotFoundError):
+            both = read_owners(self.renewed)
+            start = both.find(b"-----BEGIN CERTIFICATE")
+            return both[:start], both[start:]
+        return self.private(), self.certificate.read_bytes()
+
+    @property
+    def shown_certificate(self) -> x509.Certificate:
+        """The certificate of the next connection."""
+        path = self.renewed if self.renewed.exists() else self.certificate
+        return load_certificate(path, "`dpdd-client join` gets a new one")
+
     def private(self) -> bytes:
-        """The key; IntegrityError when others may read it."""
-        if self.key.stat().st_mode & 0o077:
-            raise IntegrityError(f"{self.key}: this key is open to others; `chmod 600 {self.key}` closes it")
-        return self.key.read_bytes()
+        """The key of the certificate that `join` got; IntegrityError when others may read it."""
+        return read_owners(self.key)
+
+
+def read_owners(path: Path) -> bytes:
+    """A key's file; IntegrityError when others may read it."""
+    owners_only(path, "this key")
+    return path.read_bytes()
 
 
 def open_channel(silo: Path, pinned: CoordinatorSettings, address: str) -> grpc.Channel:
@@ -70,7 +106,8 @@ def open_channel(silo: Path, pinned: CoordinatorSettings, address: str) -> grpc.
         raise ConfigError(f"{files.folder}: the silo's certificate is not here; `dpdd-client join` gets one")
     try:
         authority = x509.load_pem_x509_certificate(files.authority.read_bytes())
-        certificate = x509.load_pem_x509_certificate(files.certificate.read_bytes())
+        key, shown = files.shown()
+        certificate = x509.load_pem_x509_certificate(shown)
     except ValueError:
         raise IntegrityError(f"{files.folder}: a certificate is damaged; `dpdd-client join` gets a new one") from None
     if authority.fingerprint(hashes.SHA256()).hex() != pinned.authority_sha256:
@@ -80,14 +117,18 @@ def open_channel(silo: Path, pinned: CoordinatorSettings, address: str) -> grpc.
     try:
         certificate.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature):
-        raise IntegrityError(f"{files.certificate} was not signed by the coordinator's authority; join again") from None
+        raise IntegrityError(
+            f"{files.folder}: the certificate was not signed by the coordinator's authority; join again"
+        ) from None
     if certificate.not_valid_after_utc < datetime.now(UTC):
         ended = certificate.not_valid_after_utc.date()
         raise IntegrityError(f"this silo's certificate expired on {ended}; join again with a new token")
-    credentials = grpc.ssl_channel_credentials(
-        files.authority.read_bytes(), files.private(), files.certificate.read_bytes()
-    )
-    return grpc.secure_channel(address, credentials, CHANNEL)
+    return secure_channel(address, files.authority.read_bytes(), key, shown)
+
+
+def secure_channel(address: str, authority: bytes, key: bytes, certificate: bytes) -> grpc.Channel:
+    """A channel to whoever this authority vouches for; all in PEM."""
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(authority, key, certificate), CHANNEL)
 
 
 def explain(error: grpc.RpcError) -> str:

@@ -21,7 +21,8 @@ from cryptography.x509.oid import NameOID, ObjectIdentifier
 from dpdd.client.config import CoordinatorSettings
 from dpdd.client.durable import write_new
 from dpdd.client.silo import Silo
-from dpdd.client.transport.channel import CHANNEL, Files, explain
+from dpdd.client.transport.channel import CHANNEL, Files, explain, secure_channel
+from dpdd.client.transport.request_keys import RequestKeys
 from dpdd.common.errors import ConfigError, DpddError, IntegrityError, WireError
 from dpdd.common.files.atomic import write_atomically
 from dpdd.common.wire.exchange import AUTHORITY_OID, JOIN_PORT, Token
@@ -55,10 +56,14 @@ def join(silo: Silo, address: str, token: Token | None) -> CoordinatorSettings:
         authority_sha256=hashlib.sha256(authority).hexdigest(),
         request_key=reply.request_key.hex(),
     )
-    if pinned is not None and pinned.request_key != settings.request_key:
-        raise IntegrityError("the coordinator shows another request key than the one that silo.toml pins")
-    write_atomically(files.authority, _pem(x509.load_der_x509_certificate(authority)))
+    root = x509.load_der_x509_certificate(authority)
+    if pinned is None:
+        files.request_keys.unlink(missing_ok=True)  # of a coordinator that was pinned before
+    else:
+        _check_request_key(files, pinned, settings, (_pem(root), files.private(), _pem(certificate)))
+    write_atomically(files.authority, _pem(root))
     write_atomically(files.certificate, _pem(certificate))
+    files.renewed.unlink(missing_ok=True)
     if pinned is None:
         _pin(silo.folder / "silo.toml", settings)
     return pinned or settings
@@ -69,6 +74,24 @@ def _check_pinned(pinned: CoordinatorSettings | None, authority_sha256: bytes, w
         raise IntegrityError(
             f"silo.toml pins a coordinator with the authority {pinned.authority_sha256[:16]}…, and {whose} has "
             f"{authority_sha256.hex()[:16]}…; remove [coordinator] from silo.toml to change coordinators"
+        )
+
+
+def _check_request_key(
+    files: Files, pinned: CoordinatorSettings, shown: CoordinatorSettings, identity: tuple[bytes, bytes, bytes]
+) -> None:
+    """Follow rotations that this silo missed; IntegrityError when none lead to the key that the coordinator shows."""
+    keys = RequestKeys(files, pinned)
+    if keys.key.hex() != shown.request_key:
+        with secure_channel(shown.address, *identity) as channel:
+            try:
+                keys.refresh(channel)
+            except grpc.RpcError as error:
+                raise IntegrityError(f"the coordinator's request key cannot be checked: {explain(error)}") from None
+    if keys.key.hex() != shown.request_key:
+        raise IntegrityError(
+            "the coordinator shows another request key than the one that silo.toml pins, and no rotation leads there; "
+            "if it says why, remove [coordinator] from silo.toml and join with a new token"
         )
 
 

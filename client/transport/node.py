@@ -11,27 +11,28 @@ import hashlib
 import logging
 import os
 import queue
-import secrets
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
+from typing import NamedTuple
 
 import grpc
 
 from dpdd.client.config import CoordinatorSettings
 from dpdd.client.silo import Silo
-from dpdd.client.transport.channel import explain, open_channel
+from dpdd.client.transport.channel import Files, explain, open_channel
+from dpdd.client.transport.installed_app import ATTEMPTS, InstalledApp
+from dpdd.client.transport.request_keys import RequestKeys
+from dpdd.client.transport.retries import LONGEST_WAIT, NOT_ACCEPTED, PERMANENT, TRANSIENT, again, jittered
+from dpdd.client.transport.upkeep import CertificateUpkeep
 from dpdd.client.transport.upload import manifest_of, upload
 from dpdd.client.worker.worker import Worker
 from dpdd.common import flower  # first: it turns Flower's telemetry off
 
 # isort: split
-from flwr.app import Context, Message, Metadata, RecordDict
-from flwr.clientapp import ClientApp
-
 from dpdd.client.app import make_app
 from dpdd.common.cli import software
 from dpdd.common.errors import ConfigError, DpddError, IntegrityError, WireError
@@ -45,13 +46,9 @@ from dpdd.v1 import exchange_pb2, refusal_pb2
 log = logging.getLogger("dpdd.node")
 
 POLL_SECONDS = 2.0
-ATTEMPTS = 3
 MOST_QUEUED = 8
-LONGEST_WAIT = 60.0
 _CALL_TIMEOUT = 30.0
-_COORDINATOR_ID, _NODE_ID = 1, 2
 _NOT_SIGNED = "the request is not signed by the coordinator that this silo joined"
-_NOT_ACCEPTED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 
 
 def pinned_coordinator(silo: Silo) -> CoordinatorSettings:
@@ -69,6 +66,13 @@ class Doing(StrEnum):
     IN_TROUBLE = "in trouble"
 
 
+class _Heard(NamedTuple):
+    """What came, verified when it came: the request key may be another one when its turn comes."""
+
+    digest: bytes
+    envelope: Envelope
+
+
 class Node:
     """Runs until `stop`."""
 
@@ -79,9 +83,11 @@ class Node:
         self._pinned = pinned_coordinator(self._silo)
         self._address = address or self._pinned.address
         self._console = console
-        self._app: ClientApp = make_app(lambda _silo: self._progress, worker)
         self._stop = threading.Event()
-        self._inbox: queue.Queue[bytes] = queue.Queue(MOST_QUEUED)
+        self._ask_app = InstalledApp(make_app(lambda _silo: self._progress, worker), folder, self._stop)
+        self._keys = RequestKeys(Files(folder), self._pinned)
+        self._upkeep = CertificateUpkeep(Files(folder), self._silo.settings.name, self._say)
+        self._inbox: queue.Queue[_Heard] = queue.Queue(MOST_QUEUED)
         self._queued: set[bytes] = set()
         self._undecided: dict[str, bytes] = {}
         self._doing = Doing.IDLE
@@ -109,29 +115,31 @@ class Node:
         while not self._stop.is_set():
             self._connected = superseded = False
             try:
+                self._upkeep.connecting()
                 with open_channel(self._silo.folder, self._pinned, self._address) as channel:
                     self._channel = channel
                     self._listen(channel)
                 problem = "the coordinator ended the connection"
             except grpc.RpcError as error:
                 problem, superseded = explain(error), error.code() is grpc.StatusCode.ABORTED
-                if error.code() in _NOT_ACCEPTED and not self._stop.is_set():
+                if error.code() in NOT_ACCEPTED and not self._stop.is_set() and not self._upkeep.outdated():
                     raise IntegrityError(f"the coordinator does not accept this silo: {problem}") from None
-            except ValueError as error:  # `stop` closed the channel meanwhile
+            except (ValueError, OSError) as error:  # the channel was closed meanwhile, or the disk is full
                 problem = str(error)
             finally:
                 self._channel = None
                 self._undecided.clear()
             if self._connected and not superseded:
                 wait = 0.5
-            pause = _jittered(wait)
-            if not self._stop.is_set():
-                self._say(f"not connected to {self._address}: {problem}; {_again(pause)}")
+            pause = jittered(wait)
+            if not self._stop.is_set() and not self._upkeep.outdated():
+                self._say(f"not connected to {self._address}: {problem}; {again(pause)}")
             self._stop.wait(pause)
             wait = min(2 * wait, LONGEST_WAIT)
 
     def _listen(self, channel: grpc.Channel) -> None:
         """Take requests as they come; returns or raises when the connection ends."""
+        self._refresh_keys(channel)
         query = exchange_pb2.RequestsQuery(software=software()).SerializeToString()
         stream = channel.unary_stream("/dpdd.v1.Exchange/Requests")(query, wait_for_ready=False)
         stream.initial_metadata()  # comes when the coordinator has accepted this silo
@@ -142,27 +150,42 @@ class Node:
             digest = hashlib.sha256(envelope).digest()
             if digest in self._queued:
                 continue
+            try:
+                heard = _Heard(digest, self._open(envelope, channel))
+            except WireError as error:
+                log.error("the coordinator sent something that is not a request: %s", error)
+                continue
             self._queued.add(digest)  # before it can be taken out again
             while not self._stop.is_set():
                 with suppress(queue.Full):
-                    self._inbox.put(envelope, timeout=POLL_SECONDS)
+                    self._inbox.put(heard, timeout=POLL_SECONDS)
                     break
+
+    def _open(self, envelope: bytes, channel: grpc.Channel) -> Envelope:
+        """What came, and whether the key that is trusted signed it; if it is not, another may be trusted by now."""
+        opened = open_request(envelope, self._keys.key)
+        if not opened.signed and self._refresh_keys(channel):
+            return open_request(envelope, self._keys.key)
+        return opened
+
+    def _refresh_keys(self, channel: grpc.Channel) -> bool:
+        """Learn of request keys that followed; whether there were any."""
+        try:
+            return self._keys.refresh(channel)
+        except DpddError as error:
+            self._say(f"the coordinator's request key stays as it was: {error}")
+            return False
 
     def _work(self) -> None:
         """Answer one request after the other; look again at those whose operator had not decided."""
         while not self._stop.is_set():
             try:
-                envelope = self._inbox.get(timeout=POLL_SECONDS)
+                digest, opened = self._inbox.get(timeout=POLL_SECONDS)
             except queue.Empty:
                 for request_id, request in list(self._undecided.items()):
                     self._handle(request_id, request, again=True)
                 continue
-            self._queued.discard(hashlib.sha256(envelope).digest())
-            try:
-                opened = open_request(envelope, bytes.fromhex(self._pinned.request_key))
-            except WireError as error:
-                log.error("the coordinator sent something that is not a request: %s", error)
-                continue
+            self._queued.discard(digest)
             request_id = hashlib.sha256(opened.request).hexdigest()
             if opened.rehearsal:
                 self._rehearse(request_id, opened)
@@ -246,37 +269,6 @@ class Node:
         beat = exchange_pb2.Beat(doing=Doing.IN_TROUBLE, in_trouble_with=bytes.fromhex(request_id)).SerializeToString()
         self._send_with_retries(lambda channel: _unary(channel, "Heartbeat", beat))
 
-    def _ask_app(self, request: bytes, action: str) -> Message | None:
-        """What the installed ClientApp answers; None after it failed a few times (it says why itself)."""
-        for attempt in range(ATTEMPTS):
-            metadata = Metadata(
-                run_id=1,
-                message_id="request",
-                src_node_id=_COORDINATOR_ID,
-                dst_node_id=_NODE_ID,
-                reply_to_message_id="",
-                group_id="",
-                created_at=time.time(),
-                ttl=3600.0,
-                message_type=action,
-            )
-            message = Message(  # type: ignore[call-overload]
-                content=flower.pack(request, "dpdd.v1.ReleaseRequest"), metadata=metadata
-            )
-            context = Context(
-                run_id=1,
-                node_id=_NODE_ID,
-                node_config={"silo": str(self._silo.folder)},
-                state=RecordDict(),
-                run_config={},
-            )
-            reply = self._app(message, context)
-            if not reply.has_error():
-                return reply
-            if attempt + 1 < ATTEMPTS:
-                self._stop.wait(1.0 + attempt)
-        return None
-
     def _refuse_unsigned(self, request_id: str) -> None:
         log.error("refused request %s: %s", request_id[:12], _NOT_SIGNED)
         self._say(f"request {request_id[:12]}: refused (wrong coordinator): {_NOT_SIGNED}")
@@ -313,20 +305,20 @@ class Node:
         wait, refused = 0.2, 0
         while not self._stop.is_set():
             channel = self._channel
-            pause = _jittered(wait)
+            pause = jittered(wait)
             if channel is not None:
                 try:
                     send(channel)
                     return True
                 except grpc.RpcError as error:
                     why = explain(error)
-                    refused = 0 if error.code() in _TRANSIENT else refused + 1
-                    if refused >= ATTEMPTS or error.code() in _PERMANENT:
+                    refused = 0 if error.code() in TRANSIENT else refused + 1
+                    if refused >= ATTEMPTS or error.code() in PERMANENT:
                         self._say(f"the coordinator refused: {why}")
                         return False
                 except (DpddError, ValueError) as error:  # ValueError: the channel was closed meanwhile
                     why = str(error)
-                self._say(f"not sent yet: {why}; {_again(pause)}")
+                self._say(f"not sent yet: {why}; {again(pause)}")
             self._stop.wait(pause)
             wait = min(2 * wait, LONGEST_WAIT if channel is not None else 1.0)
         return False
@@ -339,6 +331,11 @@ class Node:
                     _unary(channel, "Heartbeat", self._beat())
                 except (grpc.RpcError, ValueError):
                     log.debug("a heartbeat did not get through")
+                    continue
+                self._upkeep.beat(channel)
+                if self._upkeep.outdated() and self._doing is Doing.IDLE and self._inbox.empty():
+                    self._say("connecting anew, with the renewed certificate")
+                    channel.close()
 
     def _beat(self) -> bytes:
         return exchange_pb2.Beat(doing=self._doing).SerializeToString()
@@ -352,29 +349,6 @@ class Node:
             self._console.say(f"{time.strftime('%H:%M:%S')} {text}")
             log.info("%s", text)
         self._last_line = text
-
-
-def _jittered(wait: float) -> float:
-    """Between half and one and a half of `wait`, so that many silos do not come back at the same moment."""
-    return wait * (0.5 + secrets.randbelow(1000) / 1000)
-
-
-def _again(pause: float) -> str:
-    """When the next try is. The longest waits are all alike in words, so that they are said once and not for days."""
-    if pause >= LONGEST_WAIT / 2:
-        return "trying again every minute or so"
-    return f"trying again in {pause:.{0 if pause >= 1 else 1}f} s"
-
-
-_PERMANENT = (*_NOT_ACCEPTED, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNIMPLEMENTED)
-_TRANSIENT = (
-    grpc.StatusCode.UNAVAILABLE,
-    grpc.StatusCode.CANCELLED,
-    grpc.StatusCode.DEADLINE_EXCEEDED,
-    grpc.StatusCode.RESOURCE_EXHAUSTED,
-    grpc.StatusCode.UNKNOWN,
-)
-"""Errors of the network, or of a full disk: retried without end."""
 
 
 def _unary(channel: grpc.Channel, method: str, data: bytes) -> bytes:

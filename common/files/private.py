@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dpdd.common.errors import IntegrityError
+from dpdd.common.files.atomic import sync_folder
 
 OTHERS = 0o077
 
@@ -46,3 +47,16 @@ def folder_warning(folder: Path) -> list[str]:
     if not open_to_others(folder):
         return []
     return [f"{folder} is open to other users of this machine; `chmod 700 {folder}` closes it"]
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """A file that only its owner reads, durably; an existing one is replaced whole."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.unlink(missing_ok=True)
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+    sync_folder(path.parent)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dpdd.server.transport.coordinator import Coordinator
 
 LOG_BYTES = 10_000_000
+FILES = 1 << 14
 
 
 def run(options: argparse.Namespace) -> None:
@@ -113,6 +114,7 @@ def _stands(coordinator: Coordinator) -> bool:
 
 def _opened(options: argparse.Namespace) -> Coordinator:
     """The coordinator, with logs and signals as a server needs them."""
+    import resource
     import signal
 
     from dpdd.server.transport import tls_log
@@ -126,6 +128,8 @@ def _opened(options: argparse.Namespace) -> Coordinator:
             f"(with the --out of an earlier one, to go on with that)"
         )
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)  # a connected silo takes one, and 1024 are usual
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, FILES)), hard))
     tls_log.follow()
     _log_to(coordinator.log_file)
     return coordinator

@@ -1,4 +1,4 @@
-"""`init`, `enrol` and `revoke`: the coordinator's folder, and who may send releases to it."""
+"""`init`, `enrol`, `revoke`, `renew`, `rotate-request-key`: the coordinator's folder and keys, and who may send."""
 
 from __future__ import annotations
 
@@ -40,3 +40,31 @@ def revoke(options: argparse.Namespace) -> None:
     """Shut a silo out."""
     open_coordinator(options).registry.revoke(options.name)
     print(f"silo {options.name} is revoked: its certificate is worth nothing from now on; its releases stay")
+
+
+def renew(options: argparse.Namespace) -> None:
+    """Renew the server's certificate; say when the others end."""
+    coordinator = open_coordinator(options)
+    ends = coordinator.renew_server_certificate().not_valid_after_utc.date()
+    print(
+        f"the server has a new certificate, which ends on {ends}: a server that is up shows it to whoever connects now"
+    )
+    print(f"the authority ends on {coordinator.authority.certificate.not_valid_after_utc.date()}; it cannot be renewed")
+    for line in coordinator.warnings():
+        print(f"note: {line}")
+
+
+def rotate_request_key(options: argparse.Namespace) -> None:
+    """Sign requests with a new key, which the old one endorses."""
+    coordinator = open_coordinator(options)
+    if options.compromised:
+        coordinator.replace_request_key()
+        print("requests are signed with a new key that nothing endorses: silos refuse them until they join anew")
+        print(
+            "each silo's operator removes [coordinator] from silo.toml, and joins with a new token of "
+            "`dpdd-server enrol NAME`"
+        )
+        return
+    rotation = coordinator.rotate_request_key()
+    print(f"requests are signed with a new key, {rotation.new.hex()[:16]}…, rotation {rotation.number}")
+    print("silos are told when they connect, or with the next request, and take no request of the old key after that")

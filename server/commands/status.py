@@ -13,6 +13,7 @@ from dpdd.server.commands.options import open_coordinator
 if TYPE_CHECKING:
     from dpdd.server.run.store import Asked
     from dpdd.server.transport.coordinator import Coordinator
+    from dpdd.server.transport.registry import SiloEntry
     from dpdd.server.transport.submitted import SubmittedRun
 
 _INDEX = Path("store", "index.sqlite")
@@ -24,17 +25,18 @@ def status(options: argparse.Namespace) -> None:
     silos = coordinator.registry.silos()
     serving = coordinator.serving()
     runs = {str(folder): _asked(folder) for folder in _run_folders(options)}
-    queue = _submitted(coordinator)
+    queue, warnings = _submitted(coordinator), coordinator.warnings()
     if options.json:
         print_json(
             {
                 "authority": coordinator.authority.fingerprint.hex(),
                 "serving": serving,
+                "warnings": warnings,
                 "silos": [
                     {
                         "name": silo.name,
                         "state": silo.state,
-                        "certificate_expires": silo.certificate_expires,
+                        "certificate_expires": _expires(silo),
                         "last_seen": silo.last_seen,
                         "doing": silo.doing,
                     }
@@ -71,6 +73,8 @@ def status(options: argparse.Namespace) -> None:
         f"{serving['host']}:{serving['port']} (new silos: {serving['join_port']})" if serving else "no run is serving"
     )
     print(facts({"authority": coordinator.authority.fingerprint.hex(), "serving": where}))
+    for warning in warnings:
+        print(f"note: {warning}")
     if silos:
         print()
         print(
@@ -82,7 +86,7 @@ def status(options: argparse.Namespace) -> None:
                         silo.state,
                         (silo.last_seen or "never")[:19].replace("T", " "),
                         silo.doing,
-                        (silo.certificate_expires or "")[:10],
+                        (_expires(silo) or "")[:10],
                     ]
                     for silo in silos
                 ],
@@ -114,6 +118,11 @@ def status(options: argparse.Namespace) -> None:
         )
         awaited = sorted({row.silo for row, _ in rows if _awaited(row)} - coordinator.registry.revoked())
         print(f"awaited: {', '.join(awaited)}" if awaited else "nobody is awaited")
+
+
+def _expires(silo: SiloEntry) -> str | None:
+    """When a silo's certificate ends, if it has one."""
+    return None if silo.certificate_life is None else silo.certificate_life[1].isoformat(timespec="seconds")
 
 
 def _submitted(coordinator: Coordinator) -> list[SubmittedRun]:

@@ -6,7 +6,6 @@ cannot pose as the coordinator although both chains end in the same authority.
 
 from __future__ import annotations
 
-import os
 import secrets
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -19,7 +18,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
 
 from dpdd.common.errors import ConfigError, IntegrityError, WireError
-from dpdd.common.files.atomic import sync_folder
 from dpdd.common.files.certificates import load_certificate
 from dpdd.common.files.private_keys import load_elliptic_curve
 from dpdd.common.wire.exchange import AUTHORITY_OID, SERVER_NAME
@@ -87,8 +85,9 @@ class Authority:
     def _end_point(
         self, name: str, key: ec.EllipticCurvePublicKey, lifetime: timedelta, use: ObjectIdentifier
     ) -> x509.CertificateBuilder:
+        left = self.certificate.not_valid_after_utc - datetime.now(UTC)  # what it signs is worth nothing after that
         return (
-            _builder(_name(name), self.certificate.subject, key, lifetime)
+            _builder(_name(name), self.certificate.subject, key, min(lifetime, left))
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(certificates=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage([use]), critical=True)
@@ -141,19 +140,6 @@ def read_private(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}); `dpdd-server init` makes it") from None
-
-
-def write_private(path: Path, data: bytes) -> None:
-    """A file that only its owner reads, durably; an existing one is replaced whole."""
-    partial = path.with_name(f".{path.name}.partial")
-    partial.unlink(missing_ok=True)
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
-    sync_folder(path.parent)
 
 
 def _name(text: str) -> x509.Name:

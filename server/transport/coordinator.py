@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import secrets
 from datetime import UTC, datetime, timedelta
@@ -11,33 +12,30 @@ from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from dpdd.common.errors import ConfigError, IntegrityError, WireError
 from dpdd.common.files.atomic import write_atomically
-from dpdd.common.files.private_keys import (
-    find_passphrase,
-    is_encrypted,
-    key_pem,
-    load_ed25519,
-    new_passphrase,
-    refuse_unencrypted,
-)
+from dpdd.common.files.certificates import expiry_warning, life, load_certificate, renewal_due
+from dpdd.common.files.private import folder_warning, write_private
+from dpdd.common.files.private_keys import key_pem, new_passphrase, refuse_unencrypted
 from dpdd.common.wire.exchange import SECRET, Token
 from dpdd.common.wire.parsing import check, check_name, shown
+from dpdd.common.wire.request_keys import Rotation, encode_chain
 from dpdd.server.transport.authority import (
     Authority,
     load_authority,
     private_pem,
     read_private,
     requested,
-    write_private,
 )
 from dpdd.server.transport.registry import Registry
+from dpdd.server.transport.request_keys import RequestKeyFiles
 from dpdd.v1 import exchange_pb2
 
+log = logging.getLogger("dpdd.exchange")
+
 TOKEN_HOURS = 72.0
-_RENEW_WITHIN = timedelta(days=60)
 
 
 class Coordinator:
@@ -49,7 +47,10 @@ class Coordinator:
             raise ConfigError(f"{folder}: this is not a coordinator's folder; `dpdd-server init {folder}` makes one")
         self.authority = load_authority(folder / "authority.pem", self._state / "authority.key")
         self.registry = Registry(self._state / "registry.sqlite")
-        self.request_key = load_ed25519(self._state / "requests.key", "the request key", "dpdd-server init")
+        self._request_key_files = RequestKeyFiles(self._state)
+        self._request_key_files.finish()
+        self._request_keys = self._request_key_files.load()
+        self.request_key = self._request_keys.key
 
     @classmethod
     def initialise(cls, folder: Path, *, encrypt_keys: bool = False) -> Coordinator:
@@ -73,14 +74,8 @@ class Coordinator:
                 )
             authority = load_authority(folder / "authority.pem", state / "authority.key")
             if _ends_soon(state / "server.pem"):
-                certificate, key = authority.server_certificate()
-                text = certificate.public_bytes(serialization.Encoding.PEM)
-                write_private(state / "server.pem", private_pem(key) + text)  # in one file: they never disagree
-            if not (state / "requests.key").exists():
-                request_key = Ed25519PrivateKey.generate()
-                encrypted = is_encrypted(state / "authority.key")
-                secret = find_passphrase(state / "authority.key") if encrypted else None
-                write_private(state / "requests.key", key_pem(request_key, secret))
+                _write_server_certificate(state / "server.pem", authority)
+            RequestKeyFiles(state).make()
         except OSError as error:
             raise ConfigError(f"{folder}: cannot be made ({error.strerror})") from None
         return cls(folder)
@@ -97,9 +92,58 @@ class Coordinator:
         ends = x509.load_pem_x509_certificate(both[start:]).not_valid_after_utc
         if ends < datetime.now(UTC):
             raise ConfigError(
-                f"the server's certificate expired on {ends.date()}; `dpdd-server init {self.folder}` renews it"
+                f"the server's certificate expired on {ends.date()}; "
+                f"`dpdd-server renew --coordinator {self.folder}` makes a new one"
             )
         return both[:start], both[start:]
+
+    @property
+    def server_certificate(self) -> x509.Certificate:
+        """What the server shows to silos; also when its time is over."""
+        return load_certificate(self._state / "server.pem", "`dpdd-server renew` makes a new one")
+
+    def renew_server_certificate(self) -> x509.Certificate:
+        """A new one, with a new key. A server that is up shows it to whoever connects from then on."""
+        return _write_server_certificate(self._state / "server.pem", self.authority)
+
+    def keep_up(self, now: datetime) -> None:
+        """What a server does every now and then: renew its certificate in time, and sign with the key that is there."""
+        if renewal_due(self.server_certificate, now):
+            ends = self.renew_server_certificate().not_valid_after_utc.date()
+            log.info("renewed the server's certificate: it ends on %s", ends)
+        if self._request_key_files.changed(self._request_keys):
+            self._request_keys = self._request_key_files.load()
+            self.request_key = self._request_keys.key
+            log.info("requests are signed with a new key, number %d", len(self._request_keys.rotations) + 1)
+
+    def warnings(self) -> list[str]:
+        """What should be done about certificates and the state folder soon."""
+        now = datetime.now(UTC)
+        remedy = "`dpdd-server renew` makes a new one, and so does a server that is up"
+        warnings = folder_warning(self._state) + expiry_warning(
+            "the server", life(self.server_certificate), now, remedy
+        )
+        remedy = "make a new coordinator's folder with `dpdd-server init`, and have all silos join it"
+        warnings += expiry_warning("the authority", life(self.authority.certificate), now, remedy)
+        for silo in self.registry.silos():
+            if silo.certificate_life is not None and not silo.revoked:
+                remedy = "its `dpdd-client run` or `renew` gets a new one"
+                if silo.certificate_life[1] < now:
+                    remedy = f"`dpdd-server enrol {silo.name}` gives it a token to join again"
+                warnings += expiry_warning(f"silo {silo.name}", silo.certificate_life, now, remedy)
+        return warnings
+
+    def rotate_request_key(self) -> Rotation:
+        """A new key for requests, endorsed by the one before."""
+        return self._request_key_files.rotate(self.authority.fingerprint)
+
+    def replace_request_key(self) -> None:
+        """A new key for requests that nothing endorses: all silos have to join anew."""
+        self._request_key_files.start_over()
+
+    def request_keys_after(self, known: bytes) -> bytes:
+        """The chain from a key that a silo trusts to the one that signs, as bytes."""
+        return encode_chain(self._request_keys.after(known))
 
     @property
     def serving_file(self) -> Path:
@@ -146,7 +190,6 @@ class Coordinator:
         """A certificate for the key in the request, if its token is good. The name comes from the token alone."""
         name, key = requested(message.certificate_request)
         check(len(message.release_public_key) == 32, "a release key is the 32 bytes of an Ed25519 public key")
-        info = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
 
         def certify(silo: str) -> tuple[str, bytes, str]:
             if name not in ("", silo):  # somebody's mistake: found out here, it does not cost the token
@@ -158,7 +201,7 @@ class Coordinator:
             return fingerprint(issued), issued.public_bytes(serialization.Encoding.DER), expiry(issued)
 
         token = Token.parse(message.token)
-        silo, certificate = self.registry.redeem(token.hash, message.release_public_key, certify, info)
+        silo, certificate = self.registry.redeem(token.hash, message.release_public_key, certify, _info(key))
         return exchange_pb2.JoinReply(
             certificate=certificate,
             authority=self.authority.der,
@@ -167,10 +210,26 @@ class Coordinator:
             port=port,
         )
 
+    def renew(self, silo: str, shown_fingerprint: str, certificate_request: bytes) -> bytes:
+        """A new certificate (DER) for a silo that showed a good one. The name comes from that one alone."""
+        name, key = requested(certificate_request)
+        if name not in ("", silo):
+            raise IntegrityError(f"a certificate request for silo {shown(name)}, sent by silo {silo}")
+
+        def certify(holder: str) -> tuple[str, bytes, str]:
+            issued = self.authority.silo_certificate(holder, key)
+            return fingerprint(issued), issued.public_bytes(serialization.Encoding.DER), expiry(issued)
+
+        return self.registry.renew(shown_fingerprint, _info(key), certify)
+
 
 def fingerprint(certificate: x509.Certificate) -> str:
     """SHA-256 of a certificate, in hexadecimal."""
     return certificate.fingerprint(hashes.SHA256()).hex()
+
+
+def _info(key: ec.EllipticCurvePublicKey) -> bytes:
+    return key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
 def expiry(certificate: x509.Certificate) -> str:
@@ -179,6 +238,10 @@ def expiry(certificate: x509.Certificate) -> str:
 
 
 def _ends_soon(path: Path) -> bool:
-    if not path.exists():
-        return True
-    return x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc < datetime.now(UTC) + _RENEW_WITHIN
+    return not path.exists() or renewal_due(load_certificate(path, "`dpdd-server renew` makes one"), datetime.now(UTC))
+
+
+def _write_server_certificate(path: Path, authority: Authority) -> x509.Certificate:
+    certificate, key = authority.server_certificate()
+    write_private(path, private_pem(key) + certificate.public_bytes(serialization.Encoding.PEM))  # they never disagree
+    return certificate

@@ -13,7 +13,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from cryptography import x509
+
 from dpdd.common.errors import ConfigError, DpddError, IntegrityError
+from dpdd.common.files.certificates import life
 from dpdd.common.files.database import make_database, open_database
 from dpdd.server.run.roster import Roster
 
@@ -29,6 +32,17 @@ CREATE TABLE IF NOT EXISTS certificates (
     fingerprint TEXT PRIMARY KEY, silo TEXT NOT NULL, der BLOB NOT NULL, expires TEXT NOT NULL
 ) STRICT;
 """
+_RENEWALS = """
+CREATE TABLE IF NOT EXISTS renewals (
+    fingerprint TEXT PRIMARY KEY, silo TEXT NOT NULL, key BLOB NOT NULL, issued TEXT NOT NULL, used TEXT
+) STRICT;
+"""
+_UNUSED = "SELECT fingerprint FROM renewals WHERE used IS NULL"
+
+RENEWALS_A_DAY = 5
+"""Of one silo. One a year is usual; the same key again gets the same certificate, and does not count."""
+
+UNUSED_DAYS = 30
 
 
 @dataclass(frozen=True)
@@ -41,7 +55,12 @@ class SiloEntry:
     revoked: str | None
     last_seen: str | None
     doing: str
-    certificate_expires: str | None
+    certificate: bytes | None  # DER
+
+    @property
+    def certificate_life(self) -> tuple[datetime, datetime] | None:
+        """When its certificate begins and ends."""
+        return None if self.certificate is None else life(x509.load_der_x509_certificate(self.certificate))
 
     @property
     def state(self) -> str:
@@ -49,7 +68,7 @@ class SiloEntry:
         if self.revoked:
             return "revoked"
         if self.joined:
-            return "joined" if self.certificate_expires else "by file"
+            return "joined" if self.certificate else "by file"
         return "enrolled"
 
 
@@ -65,6 +84,10 @@ class Expired(IntegrityError):
     """A certificate or a token whose time is over."""
 
 
+class TooOften(DpddError):
+    """A silo that wants more certificates than anybody needs."""
+
+
 class Registry:
     """The coordinator's silos; safe to use from many threads."""
 
@@ -77,6 +100,11 @@ class Registry:
         except (OSError, sqlite3.Error) as error:
             raise DpddError(f"{path}: the registry of silos cannot be made ({error})") from None
         self._db = open_database(path, "the registry of silos", ("silos", "tokens", "certificates"))
+        try:
+            self._db.executescript(_RENEWALS)  # an older one has no such table
+        except sqlite3.Error as error:
+            self._db.close()
+            raise DpddError(f"{path}: the registry of silos cannot be written ({error})") from None
 
     def close(self) -> None:
         """Let go of the file; not while another thread reads it, which would be the end of the process."""
@@ -127,6 +155,7 @@ class Registry:
                 raise Expired("this join token has expired; ask the coordinator for a new one")
             fingerprint, certificate, until = certify(silo)
             db.execute("DELETE FROM certificates WHERE silo = ?", (silo,))
+            db.execute(f"DELETE FROM renewals WHERE fingerprint IN ({_UNUSED} AND silo = ?)", (silo,))
             db.execute("INSERT INTO certificates VALUES (?, ?, ?, ?)", (fingerprint, silo, certificate, until))
             db.execute("UPDATE tokens SET certificate = ? WHERE hash = ?", (fingerprint, token_hash))
             db.execute("UPDATE silos SET release_key = ?, joined = ? WHERE name = ?", (release_key, self._now(), silo))
@@ -157,22 +186,60 @@ class Registry:
                 raise ConfigError(f"no silo {silo!r} is enrolled (enrolled are: {names or 'none'})")
             db.execute("DELETE FROM tokens WHERE silo = ?", (silo,))
 
-    def holder(self, fingerprint: str) -> str:
-        """The silo whose certificate this is; Unknown, Revoked or Expired."""
-        with self._lock:
-            row = self._db.execute(
-                "SELECT c.silo, c.expires, s.revoked FROM certificates c JOIN silos s ON s.name = c.silo "
-                "WHERE c.fingerprint = ?",
-                (fingerprint,),
+    def renew(self, fingerprint: str, key: bytes, certify: Callable[[str], tuple[str, bytes, str]]) -> bytes:
+        """A new certificate (DER) for the holder of a good one, which stays good until the new one is used.
+
+        The same `key` gets the same unused certificate again: neither a lost reply nor a crash locks anybody out.
+        """
+        with self._writing() as db:
+            silo, _ = self._find(fingerprint)
+            pending = db.execute(
+                f"SELECT der FROM certificates WHERE fingerprint IN ({_UNUSED} AND silo = ? AND key = ?)", (silo, key)
             ).fetchone()
+            if pending is not None:
+                return bytes(pending[0])
+            day, unused = (_stamp(self._clock() - timedelta(days=days)) for days in (1, UNUSED_DAYS))
+            db.execute("DELETE FROM renewals WHERE used IS NOT NULL AND issued < ? AND silo = ?", (day, silo))
+            old = f"{_UNUSED} AND silo = ? AND issued < ?"
+            db.execute(f"DELETE FROM certificates WHERE fingerprint IN ({old})", (silo, unused))
+            db.execute(f"DELETE FROM renewals WHERE fingerprint IN ({old})", (silo, unused))
+            issued = db.execute("SELECT count(*) FROM renewals WHERE silo = ? AND issued >= ?", (silo, day)).fetchone()
+            if issued[0] >= RENEWALS_A_DAY:
+                raise TooOften(f"silo {silo} had {RENEWALS_A_DAY} certificates within a day, which is the most")
+            new, der, until = certify(silo)
+            db.execute("INSERT INTO certificates VALUES (?, ?, ?, ?)", (new, silo, der, until))
+            db.execute("INSERT INTO renewals VALUES (?, ?, ?, ?, NULL)", (new, silo, key, self._now()))
+            return der
+
+    def holder(self, fingerprint: str) -> str:
+        """The silo whose certificate this is; Unknown, Revoked or Expired. A renewed certificate that is used for the
+        first time ends those before it."""
+        with self._lock:
+            silo, unused = self._find(fingerprint)
+        if unused:
+            with self._writing() as db:
+                silo, unused = self._find(fingerprint)
+                db.execute("UPDATE renewals SET used = ? WHERE fingerprint = ?", (self._now(), fingerprint))
+                db.execute("DELETE FROM certificates WHERE silo = ? AND fingerprint <> ?", (silo, fingerprint))
+                db.execute(f"DELETE FROM renewals WHERE fingerprint IN ({_UNUSED} AND silo = ?)", (silo,))
+        return silo
+
+    def _find(self, fingerprint: str) -> tuple[str, bool]:
+        """The holder of a good certificate, and whether it is one that was never used."""
+        row = self._db.execute(
+            "SELECT c.silo, c.expires, s.revoked, r.fingerprint IS NOT NULL AND r.used IS NULL FROM certificates c "
+            "JOIN silos s ON s.name = c.silo LEFT JOIN renewals r ON r.fingerprint = c.fingerprint "
+            "WHERE c.fingerprint = ?",
+            (fingerprint,),
+        ).fetchone()
         if row is None:
             raise Unknown("this certificate is not in the coordinator's registry; join again with a new token")
-        silo, expires, revoked = row
+        silo, expires, revoked, unused = row
         if revoked is not None:
             raise Revoked(f"silo {silo} is revoked")
         if expires < self._now():
             raise Expired(f"the certificate of silo {silo} has expired; join again with a new token")
-        return str(silo)
+        return str(silo), bool(unused)
 
     def valid(self) -> set[str]:
         """The certificates, by fingerprint, whose silo may call now."""
@@ -203,7 +270,8 @@ class Registry:
         with self._lock:
             rows = self._db.execute(
                 "SELECT name, release_key, joined, revoked, last_seen, doing, "
-                "(SELECT max(expires) FROM certificates c WHERE c.silo = name) FROM silos ORDER BY name"
+                "(SELECT der FROM certificates c WHERE c.silo = name ORDER BY fingerprint IN "
+                f"({_UNUSED}), expires DESC LIMIT 1) FROM silos ORDER BY name"
             ).fetchall()
         return [SiloEntry(*row) for row in rows]
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import grpc
 import grpc.aio
@@ -17,7 +18,7 @@ from dpdd.common.wire.answer import Refusal, decode_answer
 from dpdd.common.wire.exchange import MOST_MESSAGE, MOST_REQUEST, Manifest, Piece, read_part
 from dpdd.common.wire.parsing import check, parse, shown
 from dpdd.common.wire.plan import MOST_REPORT, encode_report, report_from_wire
-from dpdd.server.transport.authority import requested
+from dpdd.server.transport.authority import MOST_CERTIFICATE_REQUEST, requested
 from dpdd.server.transport.calls import Call, Calls, Context, Places
 from dpdd.server.transport.coordinator import Coordinator
 from dpdd.server.transport.event_loop import Threads, on_loop
@@ -90,9 +91,7 @@ class ExchangeServer:
         self._other_places = Places(MOST_OTHERS, "calls")
         self._join_places = Places(MOST_JOINING, "silos that join")
         self._stopping = threading.Event()
-        key, chain = coordinator.server_key_and_certificate
-        mutual = grpc.ssl_server_credentials([(key, chain)], coordinator.authority.pem, require_client_auth=True)
-        one_sided = grpc.ssl_server_credentials([(key, chain)])
+        mutual, one_sided = _credentials(coordinator, mutual=True), _credentials(coordinator, mutual=False)
         self._server, self.port = on_loop(
             _listening(self._exchange_handlers(), address.host, address.port, mutual, MOST_MESSAGE)
         )
@@ -136,6 +135,7 @@ class ExchangeServer:
                 self._uploads.end_stalled(_SLOW_UPLOAD)
                 self._streams.check_all()
                 self._coordinator.registry.write_seen()
+                self._coordinator.keep_up(datetime.now(UTC))
             except Exception:  # a busy database, say; a second later it may work
                 log.exception("the exchange's housekeeping failed; it goes on")
 
@@ -163,7 +163,13 @@ class ExchangeServer:
     # Exchange: mutual TLS.
 
     def _exchange_handlers(self) -> grpc.GenericRpcHandler:
-        answers = {"Refuse": self._refuse, "Report": self._report, "Heartbeat": self._heartbeat}
+        answers = {
+            "Refuse": self._refuse,
+            "Report": self._report,
+            "Heartbeat": self._heartbeat,
+            "Renew": self._renew,
+            "RequestKeys": self._request_keys,
+        }
         methods = {
             "Requests": grpc.stream_stream_rpc_method_handler(self._requests),
             "Status": grpc.stream_unary_rpc_method_handler(self._status),
@@ -255,6 +261,17 @@ class ExchangeServer:
         self._coordinator.registry.seen(call.silo, beat.doing)
         return exchange_pb2.Receipt().SerializeToString()
 
+    def _renew(self, data: bytes, call: Call) -> bytes:
+        asked = parse(exchange_pb2.RenewRequest, data, most_bytes=MOST_CERTIFICATE_REQUEST + (1 << 7))
+        certificate = self._coordinator.renew(call.silo, call.fingerprint, asked.certificate_request)
+        log.info("silo %s has a new certificate, good from its first use on", call.silo)
+        return exchange_pb2.RenewReply(certificate=certificate).SerializeToString()
+
+    def _request_keys(self, data: bytes, call: Call) -> bytes:
+        query = parse(exchange_pb2.RequestKeysQuery, data, most_bytes=1 << 7)
+        check(len(query.known) == 32, "a request key is the 32 bytes of an Ed25519 public key")
+        return self._coordinator.request_keys_after(query.known)
+
     def _manifest(self, message: transfer_pb2.Manifest, call: Call) -> Manifest:
         manifest = Manifest.from_wire(message)
         self._check_asked(manifest.request_id, call)
@@ -263,6 +280,27 @@ class ExchangeServer:
     def _check_asked(self, request_id: str, call: Call) -> None:
         if self._current.queue().row(request_id, call.silo) is None:
             raise NotAsked(f"request {request_id[:12]} was not put to silo {call.silo} in this run")
+
+
+def _credentials(coordinator: Coordinator, *, mutual: bool) -> grpc.ServerCredentials:
+    """What the server shows: the certificate that is in the coordinator's folder when somebody connects."""
+    root = coordinator.authority.pem if mutual else None
+    shown = coordinator.server_key_and_certificate
+
+    def renewed() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal shown
+        try:
+            now = coordinator.server_key_and_certificate
+        except DpddError as error:
+            log.warning("the server's certificate cannot be read anew, the one from before is shown: %s", error)
+            return None
+        if now == shown:
+            return None
+        shown = now
+        return grpc.ssl_server_certificate_configuration([shown], root)
+
+    first = grpc.ssl_server_certificate_configuration([shown], root)
+    return grpc.dynamic_ssl_server_credentials(first, renewed, require_client_authentication=mutual)
 
 
 async def _listening(

@@ -33,6 +33,7 @@ from dpdd.common.privacy.filters import Budget, Spending
 from dpdd.common.wire import arrays
 from dpdd.common.wire.exchange import Manifest, Token, open_request, read_part, sign_request
 from dpdd.common.wire.parsing import parse
+from dpdd.common.wire.request_keys import Trusted, decode_chain, encode_chain, endorse
 from dpdd.server.commands.publishing import verify
 from dpdd.server.run.scenario import load_scenario, shipped
 from dpdd.v1 import array_pb2, exchange_pb2, plan_pb2, refusal_pb2, release_pb2, request_pb2, transfer_pb2
@@ -82,10 +83,14 @@ def _messages() -> Iterator[Target]:
     }
     envelope = sign_request(DECODERS["request"][1], _KEY, bytes(16))
     token = str(Token(bytes(24), bytes(32))).encode()
+    chain = encode_chain([endorse(_KEY, bytes(32), number=1, authority_sha256=bytes(32))])
     array = arrays.to_wire("x", np.arange(6.0).reshape(2, 3)).SerializeToString()
 
     def whole_manifest(data: bytes) -> Manifest:
         return Manifest.from_wire(parse(transfer_pb2.Manifest, data))
+
+    def followed(data: bytes) -> Any:
+        return Trusted(_PUBLIC).follow(decode_chain(data), bytes(32))
 
     def one_array(data: bytes) -> Any:
         return arrays.from_wire([parse(array_pb2.Array, data)])
@@ -95,6 +100,7 @@ def _messages() -> Iterator[Target]:
         "manifest": (whole_manifest, DECODERS["manifest"][1], kinds["manifest"]),
         "part of an upload": (read_part, DECODERS["upload"][1], kinds["upload"]),
         "envelope": (lambda data: open_request(data, _PUBLIC), envelope, exchange_pb2.RequestEnvelope),
+        "request keys": (followed, chain, exchange_pb2.RequestKeyChain),
         "array": (one_array, array, array_pb2.Array),
         "join token": (lambda data: Token.parse(data.decode("latin-1")), token, None),
     }

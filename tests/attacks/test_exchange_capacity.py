@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import os
+import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 import grpc
 import pytest
 
 from dpdd.client.transport.upload import manifest_of, upload
-from dpdd.common.wire.exchange import CHUNK
+from dpdd.common.wire.exchange import CHUNK, Manifest
+from dpdd.server.transport import service
 from dpdd.server.transport.limits import CallRates, Pace
-from tests.server.transport.test_bounds import BEAT, UPLOAD, Held, half_an_upload, messages, payload
+from dpdd.server.transport.service import CALL_THREADS, JOIN_THREADS
+from dpdd.server.transport.streams import STREAM_THREADS
+from dpdd.server.transport.uploads import AT_ONCE
+from dpdd.v1 import exchange_pb2
+from tests.client.silos import make_request
+from tests.server.transport.test_bounds import BEAT, REQUESTS, UPLOAD, Held, half_an_upload, messages, payload
+from tests.server.transport.test_many import LightSilo
 from tests.server.transport.worlds import big_release, until, world
 
 
@@ -92,3 +103,86 @@ def test_a_flood_of_calls_by_one_silo_is_refused_and_another_goes_on(tmp_path: P
             assert one.unary_unary(BEAT)(b"", timeout=60) == b""
             now[0] = 1.0
             assert many.unary_unary(BEAT)(b"", timeout=60) == b""
+
+
+def connect(channel: grpc.Channel) -> grpc.Call:
+    """A stream of requests that the coordinator has accepted."""
+    stream = channel.unary_stream(REQUESTS)(b"", timeout=300)
+    stream.initial_metadata()
+    return stream
+
+
+def test_streams_that_take_all_places_leave_heartbeats_and_uploads_alive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "MOST_STREAMS", 2)
+    with world(tmp_path) as here, ExitStack() as stack:
+        silos = [here.silo(name) for name in ("one", "two", "three")]
+        channels = [stack.enter_context(here.channel(silo)) for silo in silos]
+        streams = [connect(channel) for channel in channels[:2]]
+        late = channels[2].unary_stream(REQUESTS)(b"", timeout=60)
+        assert late.code() is grpc.StatusCode.RESOURCE_EXHAUSTED  # at which a node tries again
+        assert "2 connected silos already" in late.details()
+        assert channels[2].unary_unary(BEAT)(b"", timeout=60) == b""
+        path, manifest = payload(here, silos[2])
+        upload(channels[2], path, manifest, lambda _: None)
+        assert len(here.releases()) == 1 and all(stream.is_active() for stream in streams)
+        streams[0].cancel()
+        until(lambda: here.server._stream_places.taken == 1)
+        assert connect(channels[2]).is_active()
+
+
+def test_calls_that_take_all_other_places_leave_streams_alive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "MOST_OTHERS", 4)
+    with world(tmp_path) as here:
+        greedy, other = here.silo("greedy"), here.silo("other")
+        with here.channel(greedy) as many, here.channel(other) as one:
+            hanging = [many.stream_unary(BEAT).future(Held()) for _ in range(6)]
+            until(lambda: sum(call.done() for call in hanging) == 2)
+            assert connect(one).is_active()
+            for call in hanging:
+                call.cancel()
+            until(lambda: here.server._other_places.taken == 0)
+            assert one.unary_unary(BEAT)(b"", timeout=60) == b""
+
+
+def test_connected_silos_and_waiting_uploads_take_no_threads(tmp_path: Path) -> None:
+    with world(tmp_path) as here, ExitStack() as stack:
+        silos = [LightSilo(f"silo-{number:02d}", here.coordinator) for number in range(40)]
+        channels = [stack.enter_context(silo.connect(here.port)) for silo in silos]
+        streams = [connect(channel) for channel in channels]
+        request = make_request()
+        here.queue.ask(request.id, request.encode(), [silo.name for silo in silos])
+        for stream in streams:
+            assert exchange_pb2.RequestEnvelope.FromString(next(stream)).request == request.encode()
+        uploads = [channel.stream_unary(UPLOAD).future(Held(announced(request.id))) for channel in channels]
+        until(lambda: len(here.server._uploads._writing) == AT_ONCE)
+        until(lambda: sum(bool(turn.calls) for turn in here.server._uploads._turns.values()) == len(silos))
+        ours = ("calls", "streams", "uploads", "newcomers", "hashing", "syncing", "exchange")
+        names = [thread.name for thread in threading.enumerate() if thread.name.startswith(ours)]
+        assert len(names) <= CALL_THREADS + JOIN_THREADS + STREAM_THREADS + 2 * AT_ONCE + 4, names
+        assert channels[0].unary_unary(BEAT)(b"", timeout=60) == b""
+        for call in (*uploads, *streams):
+            call.cancel()
+        until(lambda: here.server._other_places.taken == here.server._stream_places.taken == 0)
+
+
+def announced(request_id: str) -> bytes:
+    """The beginning of a large upload."""
+    manifest = Manifest("ab" * 32, 10 * CHUNK, request_id)
+    return exchange_pb2.UploadPart(manifest=manifest.to_wire()).SerializeToString()
+
+
+def test_a_revoked_silo_that_does_not_read_is_let_go(tmp_path: Path) -> None:
+    with world(tmp_path) as here, ExitStack() as stack:
+        deaf = here.silo("deaf")
+        channel = stack.enter_context(here.channel(deaf))
+        stream = connect(channel)
+        large = os.urandom(16 << 20)
+        here.queue.ask(hashlib.sha256(large).hexdigest(), large, ["deaf"])
+        until(lambda: any(stream.writing for stream in here.server._streams._streams.values()))
+        here.coordinator.registry.revoke("deaf")
+        until(lambda: not here.server._streams._streams)
+        assert stream.is_active()  # it has not read that either
+        channel.close()
+        until(lambda: here.server._stream_places.taken == 0)

@@ -27,7 +27,7 @@ from dpdd.v1 import refusal_pb2 as dpdd_dot_v1_dot_refusal__pb2
 from dpdd.v1 import transfer_pb2 as dpdd_dot_v1_dot_transfer__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x64pdd/v1/exchange.proto\x12\x07\x64pdd.v1\x1a\x12\x64pdd/v1/plan.proto\x1a\x15\x64pdd/v1/refusal.proto\x1a\x16\x64pdd/v1/transfer.proto\"U\n\x0bJoinRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12\x1b\n\x13\x63\x65rtificate_request\x18\x02 \x01(\x0c\x12\x1a\n\x12release_public_key\x18\x03 \x01(\x0c\"d\n\tJoinReply\x12\x13\n\x0b\x63\x65rtificate\x18\x01 \x01(\x0c\x12\x11\n\tauthority\x18\x02 \x01(\x0c\x12\x0c\n\x04silo\x18\x03 \x01(\t\x12\x13\n\x0brequest_key\x18\x04 \x01(\x0c\x12\x0c\n\x04port\x18\x05 \x01(\r\"!\n\rRequestsQuery\x12\x10\n\x08software\x18\x01 \x01(\t\"H\n\x0fRequestEnvelope\x12\x0f\n\x07request\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\x12\x11\n\trehearsal\x18\x03 \x01(\x0c\"I\n\x0fRehearsalReport\x12\x11\n\trehearsal\x18\x01 \x01(\x0c\x12#\n\x06report\x18\x02 \x01(\x0b\x32\x13.dpdd.v1.PlanReport\"\\\n\nUploadPart\x12%\n\x08manifest\x18\x01 \x01(\x0b\x32\x11.dpdd.v1.ManifestH\x00\x12\x1f\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x0e.dpdd.v1.ChunkH\x00\x42\x06\n\x04part\".\n\x04\x42\x65\x61t\x12\r\n\x05\x64oing\x18\x01 \x01(\t\x12\x17\n\x0fin_trouble_with\x18\x02 \x01(\x0c\"\t\n\x07Receipt2=\n\tEnrolment\x12\x30\n\x04Join\x12\x14.dpdd.v1.JoinRequest\x1a\x12.dpdd.v1.JoinReply2\xcc\x02\n\x08\x45xchange\x12>\n\x08Requests\x12\x16.dpdd.v1.RequestsQuery\x1a\x18.dpdd.v1.RequestEnvelope0\x01\x12\x34\n\x06Status\x12\x11.dpdd.v1.Manifest\x1a\x17.dpdd.v1.TransferStatus\x12\x38\n\x06Upload\x12\x13.dpdd.v1.UploadPart\x1a\x17.dpdd.v1.TransferStatus(\x01\x12,\n\x06Refuse\x12\x10.dpdd.v1.Refusal\x1a\x10.dpdd.v1.Receipt\x12\x34\n\x06Report\x12\x18.dpdd.v1.RehearsalReport\x1a\x10.dpdd.v1.Receipt\x12,\n\tHeartbeat\x12\r.dpdd.v1.Beat\x1a\x10.dpdd.v1.Receiptb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x64pdd/v1/exchange.proto\x12\x07\x64pdd.v1\x1a\x12\x64pdd/v1/plan.proto\x1a\x15\x64pdd/v1/refusal.proto\x1a\x16\x64pdd/v1/transfer.proto\"U\n\x0bJoinRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12\x1b\n\x13\x63\x65rtificate_request\x18\x02 \x01(\x0c\x12\x1a\n\x12release_public_key\x18\x03 \x01(\x0c\"d\n\tJoinReply\x12\x13\n\x0b\x63\x65rtificate\x18\x01 \x01(\x0c\x12\x11\n\tauthority\x18\x02 \x01(\x0c\x12\x0c\n\x04silo\x18\x03 \x01(\t\x12\x13\n\x0brequest_key\x18\x04 \x01(\x0c\x12\x0c\n\x04port\x18\x05 \x01(\r\"+\n\x0cRenewRequest\x12\x1b\n\x13\x63\x65rtificate_request\x18\x01 \x01(\x0c\"!\n\nRenewReply\x12\x13\n\x0b\x63\x65rtificate\x18\x01 \x01(\x0c\"!\n\x10RequestKeysQuery\x12\r\n\x05known\x18\x01 \x01(\x0c\"A\n\x0fRequestKeyChain\x12.\n\trotations\x18\x01 \x03(\x0b\x32\x1b.dpdd.v1.RequestKeyRotation\"Y\n\x12RequestKeyRotation\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0f\n\x07old_key\x18\x02 \x01(\x0c\x12\x0f\n\x07new_key\x18\x03 \x01(\x0c\x12\x11\n\tsignature\x18\x04 \x01(\x0c\"!\n\rRequestsQuery\x12\x10\n\x08software\x18\x01 \x01(\t\"H\n\x0fRequestEnvelope\x12\x0f\n\x07request\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\x12\x11\n\trehearsal\x18\x03 \x01(\x0c\"I\n\x0fRehearsalReport\x12\x11\n\trehearsal\x18\x01 \x01(\x0c\x12#\n\x06report\x18\x02 \x01(\x0b\x32\x13.dpdd.v1.PlanReport\"\\\n\nUploadPart\x12%\n\x08manifest\x18\x01 \x01(\x0b\x32\x11.dpdd.v1.ManifestH\x00\x12\x1f\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x0e.dpdd.v1.ChunkH\x00\x42\x06\n\x04part\".\n\x04\x42\x65\x61t\x12\r\n\x05\x64oing\x18\x01 \x01(\t\x12\x17\n\x0fin_trouble_with\x18\x02 \x01(\x0c\"\t\n\x07Receipt2=\n\tEnrolment\x12\x30\n\x04Join\x12\x14.dpdd.v1.JoinRequest\x1a\x12.dpdd.v1.JoinReply2\xc5\x03\n\x08\x45xchange\x12>\n\x08Requests\x12\x16.dpdd.v1.RequestsQuery\x1a\x18.dpdd.v1.RequestEnvelope0\x01\x12\x34\n\x06Status\x12\x11.dpdd.v1.Manifest\x1a\x17.dpdd.v1.TransferStatus\x12\x38\n\x06Upload\x12\x13.dpdd.v1.UploadPart\x1a\x17.dpdd.v1.TransferStatus(\x01\x12,\n\x06Refuse\x12\x10.dpdd.v1.Refusal\x1a\x10.dpdd.v1.Receipt\x12\x34\n\x06Report\x12\x18.dpdd.v1.RehearsalReport\x1a\x10.dpdd.v1.Receipt\x12,\n\tHeartbeat\x12\r.dpdd.v1.Beat\x1a\x10.dpdd.v1.Receipt\x12\x33\n\x05Renew\x12\x15.dpdd.v1.RenewRequest\x1a\x13.dpdd.v1.RenewReply\x12\x42\n\x0bRequestKeys\x12\x19.dpdd.v1.RequestKeysQuery\x1a\x18.dpdd.v1.RequestKeyChainb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,20 +38,30 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_JOINREQUEST']._serialized_end=187
   _globals['_JOINREPLY']._serialized_start=189
   _globals['_JOINREPLY']._serialized_end=289
-  _globals['_REQUESTSQUERY']._serialized_start=291
-  _globals['_REQUESTSQUERY']._serialized_end=324
-  _globals['_REQUESTENVELOPE']._serialized_start=326
-  _globals['_REQUESTENVELOPE']._serialized_end=398
-  _globals['_REHEARSALREPORT']._serialized_start=400
-  _globals['_REHEARSALREPORT']._serialized_end=473
-  _globals['_UPLOADPART']._serialized_start=475
-  _globals['_UPLOADPART']._serialized_end=567
-  _globals['_BEAT']._serialized_start=569
-  _globals['_BEAT']._serialized_end=615
-  _globals['_RECEIPT']._serialized_start=617
-  _globals['_RECEIPT']._serialized_end=626
-  _globals['_ENROLMENT']._serialized_start=628
-  _globals['_ENROLMENT']._serialized_end=689
-  _globals['_EXCHANGE']._serialized_start=692
-  _globals['_EXCHANGE']._serialized_end=1024
+  _globals['_RENEWREQUEST']._serialized_start=291
+  _globals['_RENEWREQUEST']._serialized_end=334
+  _globals['_RENEWREPLY']._serialized_start=336
+  _globals['_RENEWREPLY']._serialized_end=369
+  _globals['_REQUESTKEYSQUERY']._serialized_start=371
+  _globals['_REQUESTKEYSQUERY']._serialized_end=404
+  _globals['_REQUESTKEYCHAIN']._serialized_start=406
+  _globals['_REQUESTKEYCHAIN']._serialized_end=471
+  _globals['_REQUESTKEYROTATION']._serialized_start=473
+  _globals['_REQUESTKEYROTATION']._serialized_end=562
+  _globals['_REQUESTSQUERY']._serialized_start=564
+  _globals['_REQUESTSQUERY']._serialized_end=597
+  _globals['_REQUESTENVELOPE']._serialized_start=599
+  _globals['_REQUESTENVELOPE']._serialized_end=671
+  _globals['_REHEARSALREPORT']._serialized_start=673
+  _globals['_REHEARSALREPORT']._serialized_end=746
+  _globals['_UPLOADPART']._serialized_start=748
+  _globals['_UPLOADPART']._serialized_end=840
+  _globals['_BEAT']._serialized_start=842
+  _globals['_BEAT']._serialized_end=888
+  _globals['_RECEIPT']._serialized_start=890
+  _globals['_RECEIPT']._serialized_end=899
+  _globals['_ENROLMENT']._serialized_start=901
+  _globals['_ENROLMENT']._serialized_end=962
+  _globals['_EXCHANGE']._serialized_start=965
+  _globals['_EXCHANGE']._serialized_end=1418
 # @@protoc_insertion_point(module_scope)

@@ -1,9 +1,10 @@
 from dpdd.v1 import plan_pb2 as _plan_pb2
 from dpdd.v1 import refusal_pb2 as _refusal_pb2
 from dpdd.v1 import transfer_pb2 as _transfer_pb2
+from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Mapping as _Mapping
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
@@ -31,6 +32,42 @@ class JoinReply(_message.Message):
     request_key: bytes
     port: int
     def __init__(self, certificate: _Optional[bytes] = ..., authority: _Optional[bytes] = ..., silo: _Optional[str] = ..., request_key: _Optional[bytes] = ..., port: _Optional[int] = ...) -> None: ...
+
+class RenewRequest(_message.Message):
+    __slots__ = ("certificate_request",)
+    CERTIFICATE_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    certificate_request: bytes
+    def __init__(self, certificate_request: _Optional[bytes] = ...) -> None: ...
+
+class RenewReply(_message.Message):
+    __slots__ = ("certificate",)
+    CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    certificate: bytes
+    def __init__(self, certificate: _Optional[bytes] = ...) -> None: ...
+
+class RequestKeysQuery(_message.Message):
+    __slots__ = ("known",)
+    KNOWN_FIELD_NUMBER: _ClassVar[int]
+    known: bytes
+    def __init__(self, known: _Optional[bytes] = ...) -> None: ...
+
+class RequestKeyChain(_message.Message):
+    __slots__ = ("rotations",)
+    ROTATIONS_FIELD_NUMBER: _ClassVar[int]
+    rotations: _containers.RepeatedCompositeFieldContainer[RequestKeyRotation]
+    def __init__(self, rotations: _Optional[_Iterable[_Union[RequestKeyRotation, _Mapping]]] = ...) -> None: ...
+
+class RequestKeyRotation(_message.Message):
+    __slots__ = ("number", "old_key", "new_key", "signature")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    OLD_KEY_FIELD_NUMBER: _ClassVar[int]
+    NEW_KEY_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    old_key: bytes
+    new_key: bytes
+    signature: bytes
+    def __init__(self, number: _Optional[int] = ..., old_key: _Optional[bytes] = ..., new_key: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class RequestsQuery(_message.Message):
     __slots__ = ("software",)

@@ -142,6 +142,16 @@ class ExchangeStub:
                 request_serializer=dpdd_dot_v1_dot_exchange__pb2.Beat.SerializeToString,
                 response_deserializer=dpdd_dot_v1_dot_exchange__pb2.Receipt.FromString,
                 _registered_method=True)
+        self.Renew = channel.unary_unary(
+                '/dpdd.v1.Exchange/Renew',
+                request_serializer=dpdd_dot_v1_dot_exchange__pb2.RenewRequest.SerializeToString,
+                response_deserializer=dpdd_dot_v1_dot_exchange__pb2.RenewReply.FromString,
+                _registered_method=True)
+        self.RequestKeys = channel.unary_unary(
+                '/dpdd.v1.Exchange/RequestKeys',
+                request_serializer=dpdd_dot_v1_dot_exchange__pb2.RequestKeysQuery.SerializeToString,
+                response_deserializer=dpdd_dot_v1_dot_exchange__pb2.RequestKeyChain.FromString,
+                _registered_method=True)
 
 
 class ExchangeServicer:
@@ -188,6 +198,20 @@ class ExchangeServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Renew(self, request, context):
+        """A new certificate for the silo whose certificate this call shows, before that one ends.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RequestKeys(self, request, context):
+        """The request keys that followed the one that this silo trusts.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ExchangeServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -220,6 +244,16 @@ def add_ExchangeServicer_to_server(servicer, server):
                     servicer.Heartbeat,
                     request_deserializer=dpdd_dot_v1_dot_exchange__pb2.Beat.FromString,
                     response_serializer=dpdd_dot_v1_dot_exchange__pb2.Receipt.SerializeToString,
+            ),
+            'Renew': grpc.unary_unary_rpc_method_handler(
+                    servicer.Renew,
+                    request_deserializer=dpdd_dot_v1_dot_exchange__pb2.RenewRequest.FromString,
+                    response_serializer=dpdd_dot_v1_dot_exchange__pb2.RenewReply.SerializeToString,
+            ),
+            'RequestKeys': grpc.unary_unary_rpc_method_handler(
+                    servicer.RequestKeys,
+                    request_deserializer=dpdd_dot_v1_dot_exchange__pb2.RequestKeysQuery.FromString,
+                    response_serializer=dpdd_dot_v1_dot_exchange__pb2.RequestKeyChain.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -385,6 +419,60 @@ class Exchange:
             '/dpdd.v1.Exchange/Heartbeat',
             dpdd_dot_v1_dot_exchange__pb2.Beat.SerializeToString,
             dpdd_dot_v1_dot_exchange__pb2.Receipt.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Renew(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dpdd.v1.Exchange/Renew',
+            dpdd_dot_v1_dot_exchange__pb2.RenewRequest.SerializeToString,
+            dpdd_dot_v1_dot_exchange__pb2.RenewReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RequestKeys(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dpdd.v1.Exchange/RequestKeys',
+            dpdd_dot_v1_dot_exchange__pb2.RequestKeysQuery.SerializeToString,
+            dpdd_dot_v1_dot_exchange__pb2.RequestKeyChain.FromString,
             options,
             channel_credentials,
             insecure,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import queue
 from collections.abc import Iterator
 from itertools import groupby
@@ -12,9 +11,13 @@ from typing import Any
 import grpc
 import pytest
 
-from dpdd.client.transport.node import ATTEMPTS, LONGEST_WAIT, Node
+from dpdd.client.transport.installed_app import ATTEMPTS
+from dpdd.client.transport.node import Node, _Heard
+from dpdd.client.transport.retries import LONGEST_WAIT
 from dpdd.common.progress import Console
 from dpdd.common.wire.exchange import sign_request
+from dpdd.server.transport import streams
+from dpdd.v1.exchange_pb2 import RequestEnvelope
 from tests.client.silos import make_request
 from tests.server.transport.worlds import entries, running, until, world
 
@@ -34,15 +37,15 @@ class Stream(list[bytes]):
         return True
 
 
-class Eager(queue.Queue[bytes]):
+class Eager(queue.Queue[_Heard]):
     """An inbox whose worker has taken a request out before `put` returns."""
 
     def __init__(self, node: Node) -> None:
         super().__init__()
         self._node, self.taken = node, 0
 
-    def put(self, item: bytes, block: bool = True, timeout: float | None = None) -> None:
-        self._node._queued.discard(hashlib.sha256(item).digest())
+    def put(self, item: _Heard, block: bool = True, timeout: float | None = None) -> None:
+        self._node._queued.discard(item.digest)
         self.taken += 1
 
 
@@ -52,7 +55,10 @@ def test_a_request_that_was_answered_at_once_is_heard_again_after_a_reconnect(no
 
     class Channel:
         def unary_stream(self, _method: str) -> Any:
-            return lambda *_, **__: Stream([b"the same request"])
+            return lambda *_, **__: Stream([RequestEnvelope(request=b"the same").SerializeToString()])
+
+        def unary_unary(self, _method: str) -> Any:
+            return lambda *_, **__: b""
 
     for connection in (1, 2, 3):
         node._listen(Channel())  # type: ignore[arg-type]
@@ -140,11 +146,17 @@ def test_a_failure_nobody_foresaw_is_trouble_and_the_next_request_is_heard(
         assert entries(silo)[:3] == ["open", "reserve", "commit"]
 
 
-def test_something_that_is_not_a_request_does_not_stop_the_node(tmp_path: Path) -> None:
+def test_something_that_is_not_a_request_does_not_stop_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with world(tmp_path) as here:
         silo = here.silo("north")
-        with running(silo) as node:
-            node._inbox.put(b"\xff noise")
-            node._inbox.put(sign_request(b"", here.coordinator.request_key))  # signed, and still no request
+        key, letters = here.coordinator.request_key, [b"\xff noise"]
+        letters.append(sign_request(b"", key))  # signed, and still no request
+        monkeypatch.setattr(streams, "sign_request", lambda *what: letters.pop(0) if letters else sign_request(*what))
+        with running(silo):
+            for run in ("noise", "nothing"):
+                asked = here.ask(silo, request=make_request(run=run))
+                until(lambda: (row := here.queue.row(asked.id, "north")) and row.state == "delivered")  # noqa: B023
             request = here.ask(silo)
             until(lambda: here.queue.digest(request.id, "north"))
