@@ -25,7 +25,8 @@ class Settings(BaseModel):
     """Base of every schema: immutable, and a key that does not exist is an error.
 
     `renamed` are keys that had another name (old: new). They are still read; `warn_of_renamed` tells whoever wrote
-    them. In requests they keep the old spelling for good (`on_wire`): a request's id is the hash of its bytes.
+    them. In requests they keep the old spelling for good (`on_wire`): a request's id is the hash of its bytes. A key
+    that moved to another section is written with both: `{"method.aggregation": "aggregation.rule"}`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
@@ -34,12 +35,17 @@ class Settings(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _known_by_both_names(cls, value: Any) -> Any:
-        if not isinstance(value, Mapping) or not cls.renamed.keys() & value.keys():
+        if not isinstance(value, Mapping):
             return value
-        for old, new in cls.renamed.items():
-            if old in value and new in value:
+        found = {old: new for old, new in cls.renamed.items() if _has(value, old)}
+        for old, new in found.items():
+            if _has(value, new):
                 raise ValueError(f"{old} and {new} are the same key; leave {old} out")
-        return {cls.renamed.get(key, key): entry for key, entry in value.items()}
+        value = {found.get(key, key): entry for key, entry in value.items()}
+        for old, new in found.items():
+            if "." in old:
+                value = _moved(value, old, new)
+        return value
 
     def on_wire(self) -> dict[str, Any]:
         """All settings as plain values, under the names that they have in requests."""
@@ -50,12 +56,28 @@ class Settings(BaseModel):
 def warn_of_renamed(value: Mapping[str, Any], schema: type[Settings], where: str) -> None:
     """A warning for every key of `value`, sections included, that has another name now."""
     for old, new in schema.renamed.items():
-        if old in value:
+        if _has(value, old):
             warnings.warn(f"{where}{old} is called {new} now", RenamedKeyWarning, stacklevel=2)
     for name, field in schema.model_fields.items():
         section, inside = field.annotation, value.get(name)
         if isinstance(section, type) and issubclass(section, Settings) and isinstance(inside, Mapping):
             warn_of_renamed(inside, section, f"{where}{name}.")
+
+
+def _has(value: Mapping[str, Any], key: str) -> bool:
+    """Whether there is such a key, or such a section with such a key."""
+    section, _, inside = key.rpartition(".")
+    return isinstance(within := value.get(section) if section else value, Mapping) and inside in within
+
+
+def _moved(value: Mapping[str, Any], old: str, new: str) -> dict[str, Any]:
+    """`value` with a key of one section in another; as it is where that is no section."""
+    (section, key), (target, name) = old.split("."), new.split(".")
+    other = value.get(target, {})
+    if not isinstance(other, Mapping):
+        return dict(value)
+    left = {each: entry for each, entry in value[section].items() if each != key}
+    return {**value, section: left, target: {**other, name: value[section][key]}}
 
 
 S = TypeVar("S", bound=BaseModel)

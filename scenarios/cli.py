@@ -17,6 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from dpdd.scenarios.baselines import command as baselines
     from dpdd.scenarios.benchmarks import matching as benchmark_matching
     from dpdd.scenarios.benchmarks import noise as benchmark_noise
+    from dpdd.scenarios.benchmarks import poisoning as benchmark_poisoning
     from dpdd.scenarios.benchmarks import silo as benchmark_silo
     from dpdd.scenarios.benchmarks import subspace_report
     from dpdd.scenarios.examples import command as examples
@@ -64,6 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     baselines.add_to(commands)
     benchmark_noise.add_to(commands)
     benchmark_silo.add_to(commands)
+    benchmark_poisoning.add_to(commands)
     benchmark_matching.add_to(commands)
     subspace_report.add_to(commands)
     reproduce.add_to(commands)

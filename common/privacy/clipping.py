@@ -44,7 +44,8 @@ class Segment:
     or several (overlapping groups of classes); a record in several rows counts that often towards its norm.
 
     `factors` are the widths of the two factors of an outer product, and `norm` is its share of norm 1; a plain segment
-    has none, and shares what is left with the other plain segments.
+    has none, and shares what is left with the other plain segments. `symmetric` says that both factors are always the
+    same vector: then the sum is a symmetric matrix without negative eigenvalues.
     """
 
     name: str
@@ -53,12 +54,15 @@ class Segment:
     rows_of: tuple[tuple[int, ...], ...]
     factors: tuple[int, int] | None = None
     norm: float = 0.0
+    symmetric: bool = False
 
     def __post_init__(self) -> None:
         if self.width < 1 or self.rows < 1:
             raise ValueError(f"segment {self.name!r} is empty")
         if self.factors and (self.width != math.prod(self.factors) or self.rows != 1 or not 0.0 < self.norm <= 1.0):
             raise ValueError(f"segment {self.name!r} is an outer product: one row, of its factors' width, with a norm")
+        if self.symmetric and (self.factors is None or self.factors[0] != self.factors[1]):
+            raise ValueError(f"segment {self.name!r} is no outer product of a vector with itself")
         for rows in self.rows_of:
             if len(set(rows)) != len(rows) or not all(0 <= row < self.rows for row in rows):
                 raise ValueError(f"segment {self.name!r} adds a class to rows {rows}, of {self.rows}")
@@ -74,9 +78,9 @@ def class_segment(name: str, width: int, classes: int) -> Segment:
     return Segment(name, width, classes, tuple((label,) for label in range(classes)))
 
 
-def product_segment(name: str, left: int, right: int, classes: int, norm: float) -> Segment:
+def product_segment(name: str, left: int, right: int, classes: int, norm: float, *, symmetric: bool = False) -> Segment:
     """The sum over all records of outer products of two vectors, of norm at most `norm` together."""
-    return Segment(name, left * right, 1, ((0,),) * classes, (left, right), norm)
+    return Segment(name, left * right, 1, ((0,),) * classes, (left, right), norm, symmetric)
 
 
 @dataclass(frozen=True)

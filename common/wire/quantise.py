@@ -18,7 +18,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-_LARGEST = 2**15 - 1
+LARGEST = 2**15 - 1
 STEP = "-step"
 """What the name of the array with the step ends in."""
 
@@ -26,7 +26,7 @@ STEP = "-step"
 def quantise(arrays: Mapping[str, NDArray], name: str) -> dict[str, NDArray]:
     """`arrays` with the one called `name` in 16 bits, and its step."""
     sums = arrays[name]
-    step = max(1, -(-int(np.abs(sums).max(initial=0)) // _LARGEST))
+    step = max(1, -(-int(np.abs(sums).max(initial=0)) // LARGEST))
     multiples = np.rint(sums / step).astype(np.int16)
     return {**arrays, name: multiples, name + STEP: np.array([[step]], dtype=np.int64)}
 

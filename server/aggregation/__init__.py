@@ -1,1 +1,1 @@
-"""From the releases of several silos to one: sums (plain, or weighed by precision), and unions of distilled sets."""
+"""From the releases of several silos to one: sums (plain, by precision, robust), unions of sets; who is implausible."""

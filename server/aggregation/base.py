@@ -24,10 +24,16 @@ class AggregationRule:
     """A rule: `apply(releases, layout, count_weight)`, and whether it works only for methods that release class counts.
 
     `count_weight` is what one record adds to the count of its class, None for a method without counts.
+
+    What a card says of each silo's influence takes two more, if the rule weighs silos: `weights` are what the sums of
+    each class are multiplied by (silos x classes; by default 1), and `without_each` the statistics without each silo
+    (by default the rule on the others).
     """
 
     apply: Callable[[Sequence[Release], Layout, float | None], Statistics]
     needs_counts: bool = False
+    weights: Callable[[Sequence[Release], Layout, float | None], NDArray[np.float64]] | None = None
+    without_each: Callable[[Sequence[Release], Layout, float | None], Sequence[Statistics]] | None = None
 
 
 def check_releases(releases: Sequence[Release], layout: Layout) -> None:

@@ -52,30 +52,53 @@ def by_precision(releases: Sequence[Release], layout: Layout, count_weight: floa
 
 
 def combine(
-    sums: Sequence[Mapping[str, Floats]], noise: Sequence[float], layout: Layout, count_weight: float
+    sums: Sequence[Mapping[str, Floats]],
+    noise: Sequence[float],
+    layout: Layout,
+    count_weight: float,
+    trust: Floats | None = None,
 ) -> Statistics:
-    """`by_precision` on bare arrays: the sums of each silo, and the noise in them."""
+    """`by_precision` on bare arrays: the sums of each silo, and the noise in them.
+
+    With `trust`, a number up to 1 for each silo, its weights are multiplied by that: then the noise is at most as
+    stated.
+    """
     shape = {segment.name: (segment.rows, segment.width) for segment in layout.segments}.get("count")
     if shape != (layout.classes, 1):
         raise ConfigError("sums are weighed by precision where a segment 'count' has one count per class")
     sigma = np.asarray(noise, dtype=np.float64)
     total_noise = float(np.sqrt(np.square(sigma).sum()))
     counts = np.stack([each["count"][:, 0] for each in sums]) / count_weight
-    sampling = 1.0 / sum(segment.width for segment in layout.segments)
-    own = precision_weights(counts, sigma, sigma[:, None] / count_weight, sampling)
+    sampling = sampling_variance(layout)
+    trusted = np.ones((len(sums), 1)) if trust is None else trust[:, None]
+    own = trusted * precision_weights(counts, sigma, sigma[:, None] / count_weight, sampling)
     effective = (own * counts).sum(axis=0)
     combined: dict[str, Floats] = {}
     for segment in layout.segments:
-        members = _members(segment, layout.classes)
+        members = members_of(segment, layout.classes)
         spread = np.sqrt(members.sum(axis=1)) / count_weight
         in_rows = counts @ members.T
-        weights = precision_weights(in_rows, sigma, sigma[:, None] * spread, sampling)
+        weights = trusted * precision_weights(in_rows, sigma, sigma[:, None] * spread, sampling)
         weighed, wanted = (weights * in_rows).sum(axis=0), members @ effective
         clear = ~lost_in_noise(weighed, total_noise * spread) & (wanted > 0.0)
         scale = np.divide(wanted, weighed, out=np.ones_like(wanted), where=clear)
         stacked = np.stack([each[segment.name] for each in sums])
         combined[segment.name] = np.einsum("sr,srw->rw", weights * scale, stacked)
     return Statistics(combined, total_noise, len(sums))
+
+
+def class_weights(releases: Sequence[Release], layout: Layout, count_weight: float | None) -> Floats:
+    """What each silo's sums of each class are multiplied by (silos x classes)."""
+    assert count_weight is not None
+    counts = [in_units(released_arrays(release, layout, count_weight)["count"])[:, 0] for release in releases]
+    sigma = np.array([noise_of(release) for release in releases])
+    noise = sigma[:, None] / count_weight
+    return precision_weights(np.stack(counts) / count_weight, sigma, noise, sampling_variance(layout))
+
+
+def sampling_variance(layout: Layout) -> float:
+    """A bound of the variance of an average coordinate of a record's contribution, τ² at the top."""
+    return 1.0 / sum(segment.width for segment in layout.segments)
 
 
 def precision_weights(counts: Floats, sigma: Floats, count_noise: Floats, sampling: float) -> Floats:
@@ -98,7 +121,7 @@ def precision_weights(counts: Floats, sigma: Floats, count_noise: Floats, sampli
     return scaled
 
 
-def _members(segment: Segment, classes: int) -> Floats:
+def members_of(segment: Segment, classes: int) -> Floats:
     """Which classes are added to which row (rows x classes)."""
     members = np.zeros((segment.rows, classes))
     for label, rows in enumerate(segment.rows_of):

@@ -9,12 +9,15 @@ from dpdd.common.privacy.clipping import Layout
 from dpdd.common.synthesis.statistics import Statistics
 from dpdd.common.wire.release import Release
 from dpdd.server.aggregation.base import AggregationRule
-from dpdd.server.aggregation.precision import by_precision
+from dpdd.server.aggregation.precision import by_precision, class_weights
+from dpdd.server.aggregation.robust import class_weights as robust_class_weights
+from dpdd.server.aggregation.robust import robustly, without_each
 from dpdd.server.aggregation.sum import add_up
 
 RULES: Mapping[str, AggregationRule] = {
     "sum": AggregationRule(add_up),
-    "precision": AggregationRule(by_precision, needs_counts=True),
+    "precision": AggregationRule(by_precision, needs_counts=True, weights=class_weights),
+    "robust": AggregationRule(robustly, needs_counts=True, weights=robust_class_weights, without_each=without_each),
 }
 
 

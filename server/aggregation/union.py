@@ -70,15 +70,14 @@ def union(distilled: Sequence[DistilledSet], images_per_class: int, priors: Prio
     alike = all((each.classes, each.schema) == (sets[0].classes, sets[0].schema) for each in sets)
     if not alike or len({each.soft is None for each in sets}) != 1:
         raise IntegrityError("the silos' sets do not agree on their classes, or only some have soft labels")
-    counts = _counts(distilled)
+    counts, taken = _counts(distilled), places(distilled, images_per_class)
     records = np.concatenate([each.records for each in sets])
     labels = np.concatenate([each.labels for each in sets])
     starts = np.cumsum([0, *(len(each) for each in sets[:-1])])
     picked: list[int] = []
     for label in range(len(sets[0].classes)):
-        members = [start + np.flatnonzero(each.labels == label) for start, each in zip(starts, sets, strict=True)]
-        for silo, number in enumerate(seats(counts[:, label], [len(each) for each in members], images_per_class)):
-            picked += members[silo][:number].tolist()
+        for start, each, number in zip(starts, sets, taken[:, label], strict=True):
+            picked += (start + np.flatnonzero(each.labels == label))[:number].tolist()
     records, labels = records[picked], labels[picked]
     assumed = None if priors is None else shares(priors, sets[0].classes, class_counts(distilled))
     teacher = _teacher(sets, counts, assumed)
@@ -88,6 +87,14 @@ def union(distilled: Sequence[DistilledSet], images_per_class: int, priors: Prio
     if teacher is None or soft is None:
         return joined
     return replace(joined, soft=teacher.probabilities(joined.as_torch().tensors[0]).numpy())
+
+
+def places(distilled: Sequence[DistilledSet], images_per_class: int) -> NDArray[np.int64]:
+    """How many images of each class the union takes from each silo (silos x classes)."""
+    counts, classes = _counts(distilled), len(distilled[0].dataset.classes)
+    sizes = np.stack([np.bincount(each.dataset.labels, minlength=classes) for each in distilled])
+    taken = [seats(counts[:, label], sizes[:, label].tolist(), images_per_class) for label in range(classes)]
+    return np.array(taken, dtype=np.int64).T
 
 
 def seats(votes: NDArray[np.float64], most: Sequence[int], count: int) -> list[int]:

@@ -103,11 +103,13 @@ def write_card(
     missing: Mapping[str, str],
     scores: Mapping[str, Any],
     evaluation: Sequence[Release] = (),
+    joining: Mapping[str, Any] | None = None,
 ) -> None:
     """Write `card.json` and `CARD.md`, when the dataset is saved in `folder/dataset`.
 
     `scores` is what the evaluation gave (`accuracy` and other metrics by learner, `at_silos`); without any the card has
-    none. `evaluation` are releases that the dataset was not made from, but judged by.
+    none. `evaluation` are releases that the dataset was not made from, but judged by. `joining` is what
+    `metrics.json` says, too, of how silos were joined.
     """
     rows, judged = privacy_rows(releases), evaluation_rows(releases, evaluation)
     for of, own in ((rows, by_silo(releases)), (judged, by_silo(evaluation))):
@@ -121,7 +123,7 @@ def write_card(
         "software": software(),
         "method": scenario.method.name,
         "mode": scenario.method.mode,
-        "aggregation": scenario.method.aggregation if scenario.method.mode == "centralised" else "union",
+        "aggregation": scenario.aggregation.rule if scenario.method.mode == "centralised" else "union",
         "licence": scenario.licence,
         "classes": list(product.classes),
         **product.facts,
@@ -132,6 +134,7 @@ def write_card(
         "silos": rows,
         **({"evaluation_at_silos": judged} if judged else {}),
         "silos_without_release": dict(missing),
+        **(joining or {}),
         **_evaluation(scenario, scores),
         **({"at_silos": scores["at_silos"]} if judged else {}),
     }

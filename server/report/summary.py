@@ -14,6 +14,7 @@ from typing import Any
 
 from dpdd.common.cli import table
 from dpdd.server.report.card_text import budget_cells
+from dpdd.server.report.joining import implausible_lines, influence_table, lost_in_words
 from dpdd.server.report.product import in_words
 from dpdd.server.report.scores import tables
 
@@ -22,6 +23,11 @@ def summary(metrics: Mapping[str, Any], folder: Path) -> str:
     """What `metrics.json` of the run in `folder` says, for people."""
     rows = [[*budget_cells(row), row["accountant"]] for row in metrics["privacy"]]
     lines = ["", table(["silo", "ε", "δ", "accountant"], rows), ""]
+    if len(metrics.get("influence", ())) > 1:
+        lines += [influence_table(metrics["influence"]), ""]
+    lines += [f"implausible: {line}" for line in implausible_lines(metrics.get("implausible_releases", ()))]
+    if metrics.get("lost_in_noise"):
+        lines.append(lost_in_words(metrics["lost_in_noise"]))
     lines += [line for scores in tables(metrics) for line in (scores, "")]
     if not all(row["releasable"] for row in metrics["privacy"]):
         lines.append("This was a simulation with repeatable or no noise: it protects nobody.")

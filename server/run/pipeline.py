@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,17 +29,14 @@ from dpdd.common.methods.registry import method
 from dpdd.common.models.backbone import Backbone
 from dpdd.common.progress import Console
 from dpdd.common.synthesis.labelled_set import LabelledSet
-from dpdd.common.synthesis.priors import ClassCounts, released_counts, shares
+from dpdd.common.synthesis.priors import shares
 from dpdd.common.synthesis.product import Product
 from dpdd.common.synthesis.runner import SynthesisRunner
-from dpdd.common.synthesis.statistics import Statistics
 from dpdd.common.wire.answer import Refusal, decode_answer
 from dpdd.common.wire.release import Release
 from dpdd.common.wire.request import Kind
-from dpdd.server.aggregation.rules import aggregate
-from dpdd.server.aggregation.union import class_counts as union_counts
+from dpdd.server.aggregation.influence import rows as influence_rows
 from dpdd.server.aggregation.union import opened, union
-from dpdd.server.aggregation.usable import check_statistics, usable_releases
 from dpdd.server.evaluation.at_silos import check as check_at_silos
 from dpdd.server.evaluation.at_silos import sent_models
 from dpdd.server.evaluation.base import Classifier
@@ -53,18 +50,10 @@ from dpdd.server.run.public_backbone import public_backbone
 from dpdd.server.run.requests import RequestGroup, asked_stage_input, make_request, request_groups, stage_request_groups
 from dpdd.server.run.roster import Roster
 from dpdd.server.run.scenario import Scenario
+from dpdd.server.run.stage import Aggregation, Stage, class_counts, lost_classes, sums_of
 from dpdd.server.run.store import Store
 
-__all__ = ["Run", "make_request"]
-
-
-@dataclass(frozen=True, eq=False)
-class Stage:
-    """What was asked in one stage, who released what, and the sums over silos (None where silos sent sets)."""
-
-    asked: Sequence[RequestGroup]
-    releases: Sequence[Release]
-    statistics: Statistics | None
+__all__ = ["Run", "Stage", "class_counts", "make_request"]
 
 
 @dataclass
@@ -80,6 +69,10 @@ class Run:
     seconds: dict[str, float] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     left_out: Mapping[int, tuple[str, str]] = field(default_factory=dict)
+    lost: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.aggregation = Aggregation(self.scenario, self.console.say, self.missing)
 
     def execute(self, grid: Grid) -> dict[str, Any]:
         """Ask, aggregate, synthesise, evaluate, write; returns what `metrics.json` holds."""
@@ -185,36 +178,13 @@ class Run:
             chosen = method(request.method)
             settings = chosen.settings(request.settings)
             with self.phase("synthesis"):
-                stage_input = chosen.stage_input(_sums(stages), settings, RunDescription.of(request))
+                stage_input = chosen.stage_input(sums_of(stages), settings, RunDescription.of(request))
         return stage_request_groups(asked, number, stage_input, {release.silo for release in stages[0].releases})
 
     def aggregated(self, now: Sequence[RequestGroup], releases: Sequence[Release]) -> Stage:
         """A stage that was answered, with the sums over silos."""
-        request = now[0].request
-        if request.kind is Kind.DISTILLED_SET:
-            return Stage(now, self._usable(releases, lambda release: opened(release, request)), None)
-        chosen = method(request.method)
-        settings = chosen.settings(request.settings)
-        layout = chosen.layout(settings, RunDescription.of(request), request.stage)
-        weight = chosen.count_weight(settings, request.stage)
         with self.phase("synthesis"):
-            kept = self._usable(releases, lambda release: check_statistics(release, layout, weight, len(releases)))
-            total = aggregate(kept, layout, self.scenario.method.aggregation, weight)
-        return Stage(now, kept, replace(total, stage_input=request.stage_input))
-
-    def _usable(self, releases: Sequence[Release], check: Callable[[Release], object]) -> Sequence[Release]:
-        """The releases that can be aggregated; silos of the others are named. DpddError when too few are left."""
-        kept, unusable = usable_releases(releases, check)
-        for silo, why in unusable.items():
-            self.console.say(f"  without {silo}: {why}")
-        self.missing |= unusable
-        if unusable and len(kept) < min(self.scenario.exchange.quorum, len(releases)):
-            reasons = "; ".join(f"{silo}: {why}" for silo, why in sorted(unusable.items()))
-            needed = min(self.scenario.exchange.quorum, len(releases))
-            raise DpddError(
-                f"{len(kept)} of {len(releases)} releases can be used, and the quorum is {needed} ({reasons})"
-            )
-        return kept
+            return self.aggregation.stage(now, releases)
 
     def stored(self, asked: Sequence[RequestGroup], store: Store) -> list[Release]:
         """All releases for these requests that there are, by silo name."""
@@ -255,18 +225,22 @@ class Run:
         """The product of the releases: from the sums over silos, or the union of what silos synthesised."""
         request, images = stages[0].asked[0].request, self.scenario.synthesis.images_per_class
         priors = self.scenario.synthesis.priors
+        counts = class_counts(stages)
+        lost = lost_classes(counts, request.classes, len(stages[0].releases))
+        self.lost += lost
+        if lost:
+            self.console.say(f"  lost in noise, so nothing but noise is known of them: {', '.join(lost)}")
         with self.phase("synthesis"):
             if request.kind is Kind.DISTILLED_SET:
                 return union([opened(release, request) for release in stages[0].releases], images, priors)
             chosen = method(request.method)
             runner = replace(self.runner, folder=self.folder / "synthesis")
             product = chosen.synthesise(
-                _sums(stages),
+                sums_of(stages),
                 chosen.settings(request.settings),
                 chosen.synthesis_settings(self.scenario.synthesis.settings),
                 RunDescription.of(request, images, runner, self.console, priors),
             )
-        counts = class_counts(stages)
         if priors is None and product.teacher is not None and counts is not None and counts.unequal:
             self.console.say(
                 f"  classes are unequal: their noisy counts are {counts.in_words(request.classes)}; "
@@ -293,12 +267,29 @@ class Run:
             evaluation = evaluated.releases
             more["at_silos"] = {**evaluated.figures, "privacy": evaluation_rows(releases, evaluation)}
         figures = {**scores, **more}
+        joining = {
+            "outliers": self.scenario.aggregation.outliers,
+            "implausible_releases": self.aggregation.findings,
+            "influence": influence_rows(stage.influence for stage in stages),
+            "lost_in_noise": self.lost,
+        }
         write_card(
-            self.folder, self.scenario, product, digest, releases, store, self.roster, self.missing, figures, evaluation
+            self.folder,
+            self.scenario,
+            product,
+            digest,
+            releases,
+            store,
+            self.roster,
+            self.missing,
+            figures,
+            evaluation,
+            joining,
         )
         metrics = {
             "scenario": self.scenario.name,
             **scores,
+            **joining,
             "privacy": privacy_rows(releases),
             "dataset": {
                 "classes": len(product.classes),
@@ -367,21 +358,6 @@ class Run:
         """What the product is worth to those who learn from it, and how good its own classifier is."""
         scenario = self.scenario
         return evaluate(product, test, scenario.evaluation, public, scenario.seed, self.console, trained)
-
-
-def _sums(stages: Sequence[Stage]) -> list[Statistics]:
-    """The statistics of all stages, where silos released statistics."""
-    return [stage.statistics for stage in stages if stage.statistics is not None]
-
-
-def class_counts(stages: Sequence[Stage]) -> ClassCounts | None:
-    """The noisy class counts that the releases of all stages have together; None where the method releases none."""
-    request = stages[0].asked[0].request
-    if request.kind is Kind.DISTILLED_SET:
-        return union_counts([opened(release, request) for release in stages[0].releases])
-    chosen = method(request.method)
-    settings = chosen.settings(request.settings)
-    return released_counts(_sums(stages), [chosen.count_weight(settings, stage) for stage in range(len(stages))])
 
 
 def _keep(data: bytes, group: RequestGroup, store: Store, roster: Roster) -> None:

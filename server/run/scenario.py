@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from importlib.metadata import entry_points
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
@@ -74,16 +74,13 @@ class PrivacySection(Settings):
 
 
 class MethodSection(Settings):
-    """Which method, who synthesises, and how the sums of several silos become one.
+    """Which method, and who synthesises.
 
     `centralised`: silos release sums, the coordinator synthesises. `decentralised`: silos release finished sets.
-    `aggregation` is one of `aggregation.rules`: `sum` adds the silos' sums; `precision` weighs each silo by its noise
-    and size.
     """
 
     name: str
     mode: Literal["centralised", "decentralised"] = "centralised"
-    aggregation: str = "sum"
     settings: dict[str, Any] = Field(default_factory=dict)
 
     @field_validator("name")
@@ -92,13 +89,6 @@ class MethodSection(Settings):
         if name not in METHODS:
             raise ValueError(f"there is no method {reprlib.repr(name)}; known are {', '.join(sorted(METHODS))}")
         return name
-
-    @field_validator("aggregation")
-    @classmethod
-    def _known_rule(cls, rule: str) -> str:
-        if rule not in RULES:
-            raise ValueError(f"there is no aggregation rule {rule!r}; known are {', '.join(RULES)}")
-        return rule
 
     @property
     def kind(self) -> Kind:
@@ -109,9 +99,26 @@ class MethodSection(Settings):
     def _possible(self) -> MethodSection:
         if self.kind not in METHODS[self.name].release_kinds:
             raise ValueError(f"{self.name} cannot release a {self.kind.words}, which mode = {self.mode!r} asks for")
-        if self.mode == "decentralised" and self.aggregation != "sum":
-            raise ValueError("a decentralised run has no sums to aggregate: leave aggregation out")
         return self
+
+
+class AggregationSection(Settings):
+    """How the releases of several silos become one, and what becomes of one that no honest silo would send.
+
+    `rule` is one of `aggregation.rules`: `sum` adds the silos' sums; `precision` weighs each silo by its noise and
+    size; `robust` also weighs down who says something else than the others. `outliers` are releases that are
+    implausible in themselves (`aggregation.plausibility`): `warn` names them, `drop` also leaves them out.
+    """
+
+    rule: str = "sum"
+    outliers: Literal["warn", "drop"] = "warn"
+
+    @field_validator("rule")
+    @classmethod
+    def _known_rule(cls, rule: str) -> str:
+        if rule not in RULES:
+            raise ValueError(f"there is no aggregation rule {rule!r}; known are {', '.join(RULES)}")
+        return rule
 
 
 class SynthesisSection(Settings):
@@ -194,6 +201,8 @@ class Scenario(Settings):
     `licence` is the dataset's, for its card: an SPDX identifier such as `CC-BY-4.0`, or words.
     """
 
+    renamed: ClassVar[Mapping[str, str]] = {"method.aggregation": "aggregation.rule"}
+
     name: str
     summary: str = ""
     licence: Annotated[str, Field(min_length=1, max_length=500)] | None = None
@@ -201,6 +210,7 @@ class Scenario(Settings):
     data: DataSection
     privacy: PrivacySection = PrivacySection()
     method: MethodSection
+    aggregation: AggregationSection = AggregationSection()
     synthesis: SynthesisSection = SynthesisSection()
     evaluation: EvaluationSection = EvaluationSection()
     continual: ContinualSection | None = None
@@ -271,7 +281,9 @@ class Scenario(Settings):
                 chosen.check_budget(epsilon)
         except ConfigError as error:
             raise ValueError(str(error)) from None
-        rule = self.method.aggregation
+        rule = self.aggregation.rule
+        if self.method.mode == "decentralised" and rule != "sum":
+            raise ValueError("a decentralised run has no sums to aggregate: leave aggregation.rule out")
         if RULES[rule].needs_counts and chosen.count_weight(settings, 0) is None:
             raise ValueError(f"{self.method.name} releases no class counts, which aggregation by {rule} needs")
         if self.synthesis.priors == AS_RELEASED and chosen.count_weight(settings, 0) is None:

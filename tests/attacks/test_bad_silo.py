@@ -77,10 +77,11 @@ def prepared(
     quorum: int = 1,
     records: int = 700,
     epsilon: float = 8.0,
+    more: str = "",
 ) -> tuple[Run, Grid]:
     folder.mkdir(exist_ok=True)
     path = folder / "scenario.toml"
-    path.write_text(SCENARIO.format(mode=mode, quorum=quorum, records=records, epsilon=epsilon))
+    path.write_text(SCENARIO.format(mode=mode, quorum=quorum, records=records, epsilon=epsilon) + more)
     scenario = load_scenario(str(path))
     silos = set_up(scenario, folder / "run", Console(quiet=True), noise_seed=1)
     grid = Grid.of(make_app(), [silo.folder for silo in silos])

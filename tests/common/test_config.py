@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from dpdd.client.config import SiloSettings
-from dpdd.common.config import validate
+from dpdd.common.config import RenamedKeyWarning, validate, warn_of_renamed
 from dpdd.common.errors import ConfigError
 from dpdd.common.methods.registry import METHODS
 from dpdd.server.run.scenario import Scenario
@@ -110,3 +110,19 @@ def test_a_lost_letter_is_found_in_every_section(schema: type[BaseModel], value:
                 where = ".".join((*place, typed))
                 said = problem(misspelt(value, place, typed), schema)
                 assert f"{where}: there is no such key; did you mean {key}?" in said
+
+
+def test_a_key_that_moved_to_another_section_is_read_in_both_and_whoever_wrote_it_is_told() -> None:
+    old = {**SCENARIO, "method": {"name": "sps", "aggregation": "precision"}}
+    read = validate(old, Scenario, "file")
+    assert read.aggregation.rule == "precision" and old["method"]["aggregation"] == "precision"
+    assert validate({**old, "aggregation": {"outliers": "drop"}}, Scenario, "file").aggregation.outliers == "drop"
+    with pytest.warns(RenamedKeyWarning, match=r"^file: method.aggregation is called aggregation.rule now$"):
+        warn_of_renamed(old, Scenario, "file: ")
+    both = problem({**old, "aggregation": {"rule": "sum"}}, Scenario)
+    assert "method.aggregation and aggregation.rule are the same key; leave method.aggregation out" in both
+    assert "aggregation.rule: there is no aggregation rule 'median'" in problem(
+        {**SCENARIO, "method": {"name": "sps", "aggregation": "median"}}, Scenario
+    )
+    assert "method" in problem({**SCENARIO, "method": "sps"}, Scenario)
+    assert "aggregation" in problem({**old, "aggregation": 3}, Scenario)

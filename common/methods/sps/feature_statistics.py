@@ -144,7 +144,7 @@ class FeatureStatistics:
         if self.stage:
             return (product_segment(RESIDUAL, self.classes, size, self.classes, math.sqrt(share)),)
         half = math.sqrt(share / 2.0)
-        moment = product_segment(SECOND_MOMENT, size, size, self.classes, half)
+        moment = product_segment(SECOND_MOMENT, size, size, self.classes, half, symmetric=True)
         return class_segment(CLASS_SUMS, size, self.classes), moment
 
     @property

@@ -20,8 +20,8 @@ LAYOUT = requested_layout()
 
 
 def test_releases_with_different_epsilon_add_up_and_are_weighed(tmp_path: Path) -> None:
-    silos = [make_silo(tmp_path / name, records=3000, epsilon=2.0) for name in ("north", "south")]
-    requests = [make_request(epsilon=epsilon) for epsilon in (0.2, 2.0)]
+    silos = [make_silo(tmp_path / name, records=3000, epsilon=2.0) for name in ("north", "south", "west")]
+    requests = [make_request(epsilon=epsilon) for epsilon in (0.2, 2.0, 2.0)]
     releases = [
         open_signed(silo.answer(request.encode()).data)  # type: ignore[union-attr]
         for silo, request in zip(silos, requests, strict=True)
@@ -32,7 +32,7 @@ def test_releases_with_different_epsilon_add_up_and_are_weighed(tmp_path: Path) 
     weight = merf.count_weight(merf.settings({"features": 16}), 0)
     for rule in RULES:
         total = aggregate(releases, LAYOUT, rule, weight)
-        assert total.noise == pytest.approx(float(np.hypot(*noise)))
+        assert total.noise == pytest.approx(float(np.linalg.norm(noise)))
     added, weighed = (aggregate(releases, LAYOUT, rule, weight).sums for rule in ("sum", "precision"))
     np.testing.assert_array_equal(added["embedding"], add_up(releases, LAYOUT).sums["embedding"])
     assert not np.allclose(added["embedding"], weighed["embedding"])

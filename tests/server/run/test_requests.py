@@ -87,8 +87,9 @@ def test_a_backbone_is_named_by_its_hash_and_must_not_know_the_data(tmp_path: Pa
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"method": {"name": "dp-merf", "mode": "decentralised", "aggregation": "precision"}}, "no sums"),
-        ({"method": {"name": "dp-merf", "aggregation": "median"}}, "aggregation"),
+        ({"method": {"name": "dp-merf", "mode": "decentralised"}, "aggregation": {"rule": "precision"}}, "no sums"),
+        ({"aggregation": {"rule": "median"}}, "no aggregation rule 'median'"),
+        ({"aggregation": {"outliers": "keep"}}, "outliers"),
         ({"method": {"name": "dp-merf", "mode": "anarchic"}}, "mode"),
     ],
 )

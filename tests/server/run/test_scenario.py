@@ -108,9 +108,10 @@ records_per_silo = 200
 [privacy]
 epsilon = 4.0
 epsilons = { north = 1.0 }
+[aggregation]
+rule = "precision"
 [method]
 name = "dosser"
-aggregation = "precision"
 [method.settings]
 draws = 3
 networks = 1
@@ -142,11 +143,11 @@ def test_dosser_is_weighed_by_precision_and_runs(tmp_path: Path) -> None:
 
 
 def test_a_method_without_counts_cannot_be_weighed_by_precision(monkeypatch: pytest.MonkeyPatch) -> None:
-    method = {"name": "dp-merf", "aggregation": "precision"}
-    scenario(method)
+    method, rule = {"name": "dp-merf"}, {"rule": "precision"}
+    scenario(method, aggregation=rule)
     monkeypatch.setattr(type(METHODS["dp-merf"]), "count_weight", lambda *_: None)
     with pytest.raises(ValueError, match="dp-merf releases no class counts"):
-        scenario(method)
+        scenario(method, aggregation=rule)
     scenario(settings("dp-merf"))
 
 

@@ -39,7 +39,7 @@ summary = "three silos, three stages"
 [data]
 dataset = "fashion-slice"
 silos = 3
-records_per_silo = 500
+records_per_silo = 3000
 [privacy]
 {privacy}
 [method]
