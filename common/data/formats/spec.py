@@ -59,7 +59,7 @@ def with_format(declared: Any) -> Any:
     path = Path(table["path"])
     if "labels" in table:
         return {"format": "idx", **table}
-    suffix = path.with_suffix("").suffix.lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
+    suffix = ".csv" if path.name.lower().endswith(".csv.gz") else path.suffix.lower()
     if suffix not in _BY_SUFFIX:
         raise ValueError(
             f"the ending of {path.name!r} says no format (.npz, .csv, .parquet, or none for a folder of images): "
