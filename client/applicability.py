@@ -46,11 +46,11 @@ def obstacles(silo: Silo, progress: Progress = silent) -> dict[str, str | None]:
 def _try(silo: Silo, chosen: AnyMethod) -> None:
     """Plan a request for `chosen`; Refused, ConfigError, ValueError or RuntimeError where that cannot be."""
     data, policy, simulation = silo.settings.data, silo.settings.policy, silo.settings.simulation
-    if data.is_table and data.table is None:
-        raise ConfigError('rows of numbers have no schema: declare kind = "table", label and columns')
     if DataKind.of_shape(data.shape) not in chosen.data_kinds:
         kinds = " or ".join(sorted(kind.value for kind in chosen.data_kinds))
         raise ConfigError(f"it is for records of kind {kinds}, not {data.kind}")
+    if data.is_table and data.table is None:
+        raise ConfigError('rows of numbers have no schema: declare kind = "table", label and columns')
     kind = next((each for each in _KINDS if each in chosen.release_kinds and policy.allows(each)), None)
     if kind is None:
         raise ConfigError("it releases nothing of a kind that policy.kinds allows")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +15,7 @@ from dpdd.common.errors import ConfigError, WireError
 if TYPE_CHECKING:
     from dpdd.client.config import SiloSettings
     from dpdd.client.ledger.ledger import BudgetStatus
-    from dpdd.client.records import Description
+    from dpdd.client.records import ColumnFacts, Description, Intake
     from dpdd.client.silo import Silo
 
 LEAST_SHARE = 0.1
@@ -25,7 +27,7 @@ TEMPLATE = """\
 name = "{name}"
 
 [data]
-# One of: image-folder (a sub-folder per class), idx, npz, csv, parquet. Paths are relative to this file.
+# One of: image-folder (a sub-folder per class), idx, npz, csv, parquet, sql. Paths are relative to this file.
 format = "image-folder"
 path = "images"
 # The class list and the shape of one record (channels, height, width) are public: every silo of a run has the same.
@@ -46,6 +48,20 @@ shape = [1, 28, 28]
 # image_column, every column but the label is a pixel.
 # label_column = "label"
 # image_column = "image"
+# A table (csv, parquet, sql) has columns instead of classes and shape; `dpdd-client describe FILE` proposes them. What
+# is declared here is public, and the same in every silo of a run.
+# kind = "table"
+# label = "sick"
+# columns = [{{ name = "age", type = "numeric", low = 0, high = 100 }},
+#   {{ name = "sick", type = "categorical", categories = ["no", "yes"] }}]
+# csv of a table: what stands between cells, and the encoding of its text.
+# separator = ";"
+# encoding = "latin-1"
+# sql: a query of a database, in place of path; its password is in a variable or a file.
+# url = "postgresql://reader@localhost/ward"
+# query = "SELECT age, sick FROM patients"
+# password_env = "WARD_PASSWORD"
+# password_file = "password.txt"
 
 [budget]
 # Over all runs and coordinators, for ever. Neighbours: {neighbours}.
@@ -106,7 +122,7 @@ def init(options: argparse.Namespace) -> None:
 def preflight(options: argparse.Namespace) -> None:
     """Read the data, compare it with `silo.toml`, and show what was noticed; ConfigError where no method can use it."""
     from dpdd.client.applicability import obstacles
-    from dpdd.client.records import describe, examples, load
+    from dpdd.client.records import Intake, column_facts, describe, examples, load
     from dpdd.common.progress import Console
 
     silo = open_silo(options)
@@ -117,12 +133,14 @@ def preflight(options: argparse.Namespace) -> None:
     finally:
         ledger.close()
     console = Console(quiet=options.json)
-    records = load(silo.settings.data, silo.folder)
-    description, few = describe(records, silo.settings.data, console), examples(records)
+    data, intake = silo.settings.data, Intake()
+    records = load(data, silo.folder, intake)
+    description, few = describe(records, data, console), examples(records)
+    columns = [] if data.table is None else column_facts(records, data.table.features)
     methods = obstacles(silo, console)
     console.finish()
     ready = any(why is None for why in methods.values())
-    findings = [*_findings(silo.settings, description), *key_warnings(silo)]
+    findings = [*_findings(silo.settings, description), *table_findings(columns, intake), *key_warnings(silo)]
     if status.remaining <= 0.0:
         findings.append("the budget is used up: every new request will be refused")
     if options.json:
@@ -137,13 +155,15 @@ def preflight(options: argparse.Namespace) -> None:
                 "maximum": description.maximum,
                 "non_finite": description.non_finite,
                 "examples": few,
+                "columns": [asdict(each) for each in columns],
+                "left_out": {"unreadable": intake.unreadable, **intake.dropped},
                 "methods": methods,
                 "epsilon_remaining": status.remaining,
                 "findings": findings,
             }
         )
     else:
-        _show(silo.settings, description, few, methods, status)
+        _show(silo.settings, description, few, columns, methods, status)
         for finding in findings:
             print(f"note: {finding}")
         print(("ready, with the notes above" if findings else "ready") if ready else "not ready")
@@ -152,6 +172,23 @@ def preflight(options: argparse.Namespace) -> None:
             f"{options.silo / 'silo.toml'}: not ready, as none of the methods that the policy allows can use records "
             f"of shape {silo.settings.data.shape}"
         )
+
+
+def table_findings(columns: Sequence[ColumnFacts], intake: Intake) -> list[str]:
+    """What an operator should look at in a table: records that are left out, and columns that hardly say anything."""
+    findings = [each.finding for each in columns if each.finding is not None]
+    for column in columns:
+        if column.empty and len(column.empty) > 1:
+            few = ", ".join(repr(name) for name in column.empty[:4]) + (", ..." if len(column.empty) > 4 else "")
+            findings.append(f"column {column.name!r}: no record has {few}")
+    for name, count in intake.dropped.items():
+        findings.append(f"{count} records are left out: they have no value in {name!r}, where none may be missing")
+    if intake.unreadable:
+        findings.append(
+            f"{intake.unreadable} lines of the file are no records: they have another number of cells than the header, "
+            "a quote that is not closed, or are too long"
+        )
+    return findings
 
 
 def key_warnings(silo: Silo) -> list[str]:
@@ -209,19 +246,24 @@ def _show(
     settings: SiloSettings,
     description: Description,
     few: list[str],
+    columns: list[ColumnFacts],
     methods: dict[str, str | None],
     status: BudgetStatus,
 ) -> None:
     """What `preflight` saw, for the operator."""
-    print(
-        f"silo {settings.name}: {description.count} records of shape {tuple(description.shape)}, values in "
-        f"[{description.minimum}, {description.maximum}]"
-    )
+    what = f"of {len(columns)} columns and a label"
+    if not columns:
+        what = f"of shape {tuple(description.shape)}, values in [{description.minimum}, {description.maximum}]"
+    print(f"silo {settings.name}: {description.count} records {what}")
     print(table(["class", "records"], [[name, str(count)] for name, count in description.per_class.items()]))
     declared = settings.public_counts
     print(
         f"(these counts are {'declared public' if declared else 'private: they are shown here only, and never sent'})"
     )
+    if columns:
+        cells = [[each.name, f"{each.missing:.1%}", each.largest, f"{each.share:.1%}"] for each in columns]
+        print(table(["column", "missing", "most frequent", "share"], cells))
+        print("(these, too, are shown here only)")
     if few:
         print("some records as they come, and what is done with them:")
         for line in few:

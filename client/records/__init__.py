@@ -17,15 +17,29 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dpdd.client.records.column_facts import ColumnFacts, column_facts
 from dpdd.client.records.description import Description, describe, examples
 from dpdd.client.records.records import Records
 from dpdd.common.data import formats
-from dpdd.common.data.formats import DataSpec
+from dpdd.common.data.formats import DataSpec, Intake
 
-__all__ = ["DataSpec", "Description", "Records", "describe", "examples", "load"]
+__all__ = [
+    "ColumnFacts",
+    "DataSpec",
+    "Description",
+    "Intake",
+    "Records",
+    "column_facts",
+    "describe",
+    "examples",
+    "load",
+]
 
 
-def load(spec: DataSpec, base: Path) -> Records:
-    """The private records that `spec` declares; its paths are relative to the folder `base`."""
-    read = formats.load(spec, base)
+def load(spec: DataSpec, base: Path, intake: Intake | None = None) -> Records:
+    """The private records that `spec` declares; its paths are relative to the folder `base`.
+
+    `intake` counts the records of a table that are left out, for the operator.
+    """
+    read = formats.load(spec, base, intake)
     return Records(read.features, read.labels)

@@ -128,3 +128,9 @@ class DataSchema(BaseModel):
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
             raise ValueError("value_range must be two finite numbers, the smaller one first")
         return value_range
+
+
+def of_table(table: TableSchema) -> dict[str, Any]:
+    """What a `DataSchema` of this table declares."""
+    derived = {"classes": table.classes, "shape": table.shape}
+    return {"kind": "table", "label": table.label, "columns": table.columns, **derived}

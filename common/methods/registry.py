@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from dpdd.common.errors import ConfigError
-from dpdd.common.methods.base import Method, Query, check_complete
+from dpdd.common.methods.base import DataKind, Method, Query, check_complete
 from dpdd.common.methods.dp_merf.method import DPMERF
 from dpdd.common.methods.evaluation.query import Evaluation
 from dpdd.common.methods.matching.method import Matching
@@ -55,6 +55,7 @@ METHODS: dict[str, AnyMethod] = register(
             "dp-merf",
             "random-feature mean embeddings and a generator",
             "Harder, Adamczewski and Park, AISTATS 2021",
+            data_kinds=frozenset({DataKind.IMAGE, DataKind.TABLE}),
         ),
         Matching(
             "dosser",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dpdd.common.cli import Commands
 
-NAMES = ("colour-folders", "unequal-classes", "four-of-ten")
+NAMES = ("colour-folders", "unequal-classes", "four-of-ten", "three-hospitals")
 
 
 def add_to(commands: Commands) -> None:
@@ -16,7 +16,7 @@ def add_to(commands: Commands) -> None:
         "example",
         example_study,
         "write a small study on data that is no benchmark: a scenario, and three silos with data of their own",
-        "The pictures are drawn in code. What is printed then are the commands that coordinator and operators type.",
+        "The records are drawn in code. What is printed then are the commands that coordinator and operators type.",
     )
     example.add_argument("name", choices=NAMES, help="which study")
     example.add_argument("folder", type=Path, help="a new folder for it")

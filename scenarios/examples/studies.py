@@ -1,10 +1,12 @@
-"""Three studies on data that is no benchmark. `write` makes a coordinator's scenario and three silos as their operators
-would: a `silo.toml` each, and data in the form that it happens to have.
+"""Three studies of images that are no benchmark. `write` makes a coordinator's scenario and three silos as their
+operators would: a `silo.toml` each, and data in the form that it happens to have.
 
 - `colour-folders`: 64x64 colour images in four classes, from folders of PNG and JPEG files of many sizes.
 - `unequal-classes`: grey 28x28 images in two classes, seven to one, and no test data: a folder, an NPZ and a Parquet
   file, evaluated at the silos.
 - `four-of-ten`: ten classes, of which each silo has four.
+
+A fourth, `three-hospitals`, is of a table: `dpdd.scenarios.examples.hospitals`.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import numpy as np
 from PIL import Image
 
 from dpdd.common.errors import ConfigError
+from dpdd.scenarios.examples import hospitals
 from dpdd.scenarios.examples.drawings import FIGURES, draw
 
 SILOS = ("north", "east", "south")
@@ -123,10 +126,13 @@ def write(name: str, folder: Path, *, share: float = 1.0) -> list[Path]:
 
     With a smaller `share`, silos have so many times fewer records. Returns the silos' folders.
     """
-    if name not in STUDIES:
-        raise ConfigError(f"there is no example {name!r}; known are {', '.join(STUDIES)}")
+    if name not in STUDIES and name != hospitals.NAME:
+        raise ConfigError(f"there is no example {name!r}; known are {', '.join(STUDIES)}, {hospitals.NAME}")
     if folder.exists():
         raise ConfigError(f"{folder} exists already; name a new folder")
+    if name == hospitals.NAME:
+        folder.mkdir(parents=True)
+        return hospitals.write(folder, share)
     study, random = STUDIES[name], np.random.default_rng(20)
     folder.mkdir(parents=True)
     silos = []

@@ -9,15 +9,20 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
+from pyarrow import parquet
 
 from dpdd.client.silo import Silo
 from dpdd.common.data.formats import labels as label_formats
 from dpdd.common.data.labelled_records import LabelledRecords
+from dpdd.common.data.table.schema import TableSchema
+from dpdd.common.data.table.toml import toml_of
 from dpdd.common.errors import ConfigError
 from dpdd.common.files import idx
 from dpdd.common.methods.registry import method
 from dpdd.common.models.choice import AUTO, comes_with_dpdd
 from dpdd.common.progress import Console
+from dpdd.common.synthesis.arrow_table import arrow_table
+from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.scenarios.simulator.budgets import budget_for_both
 from dpdd.scenarios.simulator.partition import partition
 from dpdd.server.evaluation.at_silos import QUERY
@@ -102,7 +107,8 @@ def write_silo(
     Where the scenario also evaluates at the silos, the budget is for both, and the policy allows it.
     """
     folder.mkdir(parents=True)
-    source = _data_files(folder, share, classes)
+    table = scenario.schema.table
+    source = _data_files(folder, share, classes) if table is None else _table_file(folder, share, table)
     epsilon = scenario.privacy.epsilon if epsilon is None else epsilon
     unprotected = math.isinf(epsilon)
     epsilon = 1.0 if unprotected else epsilon
@@ -128,8 +134,6 @@ name = {json.dumps(name)}
 
 [data]
 {source}
-classes = {json.dumps(list(classes), ensure_ascii=False)}
-shape = {json.dumps(list(share.features.shape[1:]))}
 
 [budget]
 epsilon = {epsilon!r}
@@ -153,15 +157,27 @@ def _ships(backbone: str) -> bool:
 
 def _data_files(folder: Path, share: LabelledRecords, classes: tuple[str, ...]) -> str:
     """Write the records; the lines of `[data]` that say where they are."""
+    declared = (
+        f"classes = {json.dumps(list(classes), ensure_ascii=False)}\n"
+        f"shape = {json.dumps(list(share.features.shape[1:]))}"
+    )
     features = share.features[:]
     pixels, positions = features.dtype == np.uint8, label_formats.may_be_positions(classes)
     if pixels and positions and features.shape[1] == 1 and len(classes) <= 256:
         idx.write(folder / "images.idx", features[:, 0])
         idx.write(folder / "labels.idx", share.labels.astype(np.uint8))
-        return 'format = "idx"\npath = "images.idx"\nlabels = "labels.idx"'
+        return f'format = "idx"\npath = "images.idx"\nlabels = "labels.idx"\n{declared}'
     labels = share.labels if positions else np.array(classes)[share.labels]
     np.savez(folder / "records.npz", images=features, labels=labels)
-    return 'format = "npz"\npath = "records.npz"\n' + ("" if pixels else "value_range = [0.0, 1.0]\n")
+    extent = "" if pixels else "value_range = [0.0, 1.0]\n"
+    return f'format = "npz"\npath = "records.npz"\n{extent}{declared}'
+
+
+def _table_file(folder: Path, share: LabelledRecords, table: TableSchema) -> str:
+    """The same for rows of a table: codes become values in their bins, which are read as the same codes."""
+    rows = LabelledSet(share.features[:], share.labels, table.classes, schema=table)
+    parquet.write_table(arrow_table(rows), folder / "records.parquet")
+    return f'format = "parquet"\npath = "records.parquet"\n{toml_of(table)}'
 
 
 def roster_of(silos: Iterable[Silo]) -> Roster:

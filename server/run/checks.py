@@ -33,6 +33,8 @@ def check_before_asking(scenario: Scenario) -> None:
     for classes in tasks:
         _check_request(scenario, classes)
     test = scenario.test_data() if scenario.evaluation.runs else None
+    if scenario.evaluation.runs:
+        scenario.test_rows()  # a file that cannot be read says so now
     if test is not None:
         _check_test(scenario, test, tasks)
     public_backbone(scenario)

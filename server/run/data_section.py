@@ -19,8 +19,9 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, StrictInt, ValidationError, model_validator
 
 from dpdd.common.config import Settings, explain, validate
+from dpdd.common.data import made_patients
 from dpdd.common.data.formats.spec import DataSpec, SourceSpec, with_format
-from dpdd.common.data.schema import DataSchema, Fit
+from dpdd.common.data.schema import DataSchema, Fit, of_table
 from dpdd.common.data.table.schema import TableColumns
 from dpdd.common.errors import ConfigError
 
@@ -65,10 +66,18 @@ class DataSection(Settings):
 
     @property
     def declared(self) -> DataSchema | None:
-        """The public schema of own data; None for a benchmark, which brings its own."""
+        """The public schema of own data, or of a table; None for a benchmark of images, which brings its own."""
+        if self.dataset == made_patients.NAME:
+            return DataSchema(**of_table(made_patients.SCHEMA))
         if self.dataset is not None:
             return None
         return DataSchema.model_validate({key: value for key in _SCHEMA if (value := getattr(self, key)) is not None})
+
+    @property
+    def is_table(self) -> bool:
+        """Whether records are rows of a table."""
+        declared = self.declared
+        return declared is not None and declared.is_table
 
     @property
     def names_files(self) -> bool:

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdd.common.data import benchmarks, formats
+from dpdd.common.data import benchmarks, formats, made_patients
 from dpdd.common.data.labelled_images import LabelledImages
 from dpdd.common.data.labelled_records import LabelledRecords, as_pixels
+from dpdd.common.data.labelled_rows import LabelledRows
 from dpdd.common.errors import ConfigError, DataError
 from dpdd.common.randomness import uniforms
 from dpdd.server.run.data_section import DataSection
@@ -19,10 +20,33 @@ from dpdd.server.run.data_section import DataSection
 
 def public_test_images(data: DataSection, seed: int) -> LabelledImages | None:
     """The public test data as images of 8 bits; None where there is none. DataError names the key."""
+    if data.is_table:
+        return None
     if data.dataset is not None:
         return benchmarks.load(data.dataset, "test")
     schema = data.declared
     assert schema is not None
+    records = _public_test(data, seed)
+    if records is None:
+        return None
+    key = "source" if data.test is None else "test"
+    with _naming(key):
+        return LabelledImages(as_pixels(records.features[:]), records.labels, schema.classes)
+
+
+def public_test_rows(data: DataSection, seed: int) -> LabelledRows | None:
+    """The public test data of a table as codes; None where there is none, and for images. DataError names the key."""
+    if not data.is_table:
+        return None
+    if data.dataset is not None:
+        return made_patients.rows("test")
+    schema, records = data.declared, _public_test(data, seed)
+    assert schema is not None and schema.table is not None
+    return None if records is None else LabelledRows(records.features[:], records.labels, schema.table)
+
+
+def _public_test(data: DataSection, seed: int) -> LabelledRecords | None:
+    """What `test` names, or the share of the source that is set aside for tests."""
     if data.test is not None:
         records = _read(data, "test")
     elif data.source is not None and data.test_share is not None:
@@ -31,14 +55,15 @@ def public_test_images(data: DataSection, seed: int) -> LabelledImages | None:
     else:
         return None
     if len(records) == 0:
-        raise DataError("data.test: there are no test images; at least one is needed")
-    key = "source" if data.test is None else "test"
-    with _naming(key):
-        return LabelledImages(as_pixels(records.features[:]), records.labels, schema.classes)
+        raise DataError("data.test: there are no test records; at least one is needed")
+    return records
 
 
 def silo_records(data: DataSection, seed: int) -> tuple[LabelledRecords, NDArray[np.int64]]:
     """A benchmark's training data, or the source; and the positions of what simulated silos hold: no test share."""
+    if data.dataset is not None and data.is_table:
+        made = made_patients.rows("train")
+        return LabelledRecords(made.rows, made.labels), np.arange(len(made))
     if data.dataset is not None:
         train = benchmarks.load(data.dataset, "train")
         return LabelledRecords(train.images, train.labels), np.arange(len(train))

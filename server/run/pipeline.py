@@ -116,6 +116,9 @@ class Run:
         """What the product is evaluated with; None where nothing is evaluated, which is said if it was asked for."""
         if not self.scenario.evaluation.runs:
             return None
+        if self.scenario.data.is_table:
+            self.console.say("  nothing is evaluated: no learner takes rows of a table yet")
+            return None
         test = self.scenario.test_data()
         if test is None and self.scenario.evaluation.at_silos is None:
             self.console.say(

@@ -20,7 +20,7 @@ def public_backbone(scenario: Scenario) -> Backbone | None:
     """
     evaluation = scenario.evaluation
     wanted = [name for name in evaluation.learners if LEARNERS[name].needs_backbone]
-    if not (wanted and evaluation.runs):
+    if not (wanted and evaluation.runs) or scenario.data.is_table:
         return None
     name = evaluation.backbone or _own_backbone(scenario)
     if name == AUTO:

@@ -85,8 +85,8 @@ def differences(silo: str, theirs: Declared, ours: Schema) -> list[str]:
     if theirs.table is not None or ours.table is not None:
         found = table_differences(theirs.table, ours.table)
         for each in found[:MOST_SHOWN]:
-            lines[f"{each.what}, {silo}:"] = each.theirs
-            lines[f"{each.what}, the scenario:"] = each.ours
+            lines[f"{each.what} of {silo}:"] = each.theirs
+            lines[f"{each.what} of the scenario:"] = each.ours
         if len(found) > MOST_SHOWN:
             lines["and"] = f"{len(found) - MOST_SHOWN} more differences"
         return _aligned(lines)

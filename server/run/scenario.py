@@ -19,6 +19,7 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from dpdd.common.config import Settings, read_toml, validate, warn_of_renamed
 from dpdd.common.data.labelled_images import LabelledImages
+from dpdd.common.data.labelled_rows import LabelledRows
 from dpdd.common.data.schema import DataSchema
 from dpdd.common.errors import ConfigError, WireError
 from dpdd.common.methods.registry import METHODS
@@ -30,7 +31,7 @@ from dpdd.server.aggregation.rules import RULES
 from dpdd.server.evaluation.settings import EvaluationSection
 from dpdd.server.run.data_section import DataSection
 from dpdd.server.run.origin import origin_of
-from dpdd.server.run.own_data import public_test_images
+from dpdd.server.run.own_data import public_test_images, public_test_rows
 
 SCENARIO_FILES = "dpdd.scenario_files"
 """The entry points of packages that bring scenarios."""
@@ -216,6 +217,7 @@ class Scenario(Settings):
     continual: ContinualSection | None = None
     exchange: ExchangeSection = ExchangeSection()
     _test: dict[tuple[DataSection, int], LabelledImages | None] = PrivateAttr(default_factory=dict)
+    _test_rows: dict[tuple[DataSection, int], LabelledRows | None] = PrivateAttr(default_factory=dict)
 
     @property
     def schema(self) -> DataSchema:  # type: ignore[override]
@@ -227,11 +229,18 @@ class Scenario(Settings):
         return DataSchema(classes=test.classes, shape=test.shape)
 
     def test_data(self) -> LabelledImages | None:
-        """The public test data, read once; None where there is none."""
+        """The public test images, read once; None where there are none."""
         key = (self.data, self.seed)
         if key not in self._test:
             self._test[key] = public_test_images(*key)
         return self._test[key]
+
+    def test_rows(self) -> LabelledRows | None:
+        """The public test data of a table, read once; None where there is none."""
+        key = (self.data, self.seed)
+        if key not in self._test_rows:
+            self._test_rows[key] = public_test_rows(*key)
+        return self._test_rows[key]
 
     @field_validator("name")
     @classmethod
@@ -253,7 +262,7 @@ class Scenario(Settings):
 
     @model_validator(mode="after")
     def _what_is_for_images(self) -> Scenario:
-        if self.data.columns is None:
+        if not self.data.is_table:
             return self
         if self.continual is not None:
             raise ValueError("continual tasks are for images: leave continual out, or declare images")

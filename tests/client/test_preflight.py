@@ -161,6 +161,19 @@ def test_the_template_names_every_key_of_the_data(tmp_path: Path) -> None:
         "csv": ("label_column", "image_column"),
         "image-folder": ("fit", "value_range"),
     }
+    tables = {
+        "csv": ("kind", "label", "columns", "#", "separator", "encoding"),
+        "parquet": ("kind", "label", "columns", "#"),
+        "sql": ("kind", "label", "columns", "#", "url", "query", "password_env"),
+    }
+    for form, alive in tables.items():
+        lines = [line for line in data.splitlines() if not line.startswith(("classes", "shape"))]
+        starts = tuple("#   {" if key == "#" else f"# {key} =" for key in alive)
+        values = tomllib.loads(
+            "\n".join(line.removeprefix("# ") if line.startswith(starts) else line for line in lines)
+        )
+        own = {key: value for key, value in values.items() if key != "path" or form != "sql"}
+        assert DataSpec.model_validate({**own, "format": form}).table is not None
     for form, alive in chosen.items():
         lines = [
             line.removeprefix("# ") if line.startswith(tuple(f"# {key} =" for key in alive)) else line

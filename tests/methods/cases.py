@@ -56,6 +56,7 @@ _FEW_STEPS = {"steps": 3}
 
 CASES = (
     Case("dp-merf", settings={"features": 20}, synthesis=_FEW_STEPS),
+    Case.of_table("dp-merf", settings={"features": 20}, synthesis=_FEW_STEPS),
     Case("sps", settings={"features": 24, "picture": 4}, synthesis=_FEW_STEPS),
     Case("sps", "stages", {"features": 16, "picture": 0, "stages": 3, "count_weight": 0.2}, _FEW_STEPS),
     Case(

@@ -6,7 +6,9 @@ in a Poisson sample is decided by the number of a record and of the draw, so tha
 
 from __future__ import annotations
 
+import datetime
 import hashlib
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 from numpy.typing import NDArray
@@ -25,6 +28,9 @@ from dpdd.client.mechanisms.base import mechanism
 from dpdd.client.records.records import Records
 from dpdd.client.silo import Silo
 from dpdd.common.config import Settings
+from dpdd.common.data.table.columns import Categorical, Date, Numeric, Ordinal
+from dpdd.common.data.table.schema import TableSchema
+from dpdd.common.data.table.toml import toml_of
 from dpdd.common.methods.base import DataKind, Method, RunDescription
 from dpdd.common.methods.plan import Plan
 from dpdd.common.methods.registry import AnyMethod, AnyQuery, query
@@ -35,6 +41,7 @@ from dpdd.common.privacy.entropy import SeededEntropy, SystemEntropy
 from dpdd.common.privacy.events import NonPrivate, compose, gaussian_mu, parts
 from dpdd.common.privacy.privatise import Privatised
 from dpdd.common.progress import silent
+from dpdd.common.synthesis.arrow_table import arrow_table
 from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.common.synthesis.product import Product, ReleasedModel
 from dpdd.common.synthesis.statistics import Statistics, of_one_silo
@@ -46,6 +53,19 @@ from dpdd.server.aggregation.union import opened, union
 
 CLASSES = ("ant", "bee", "cat", "dog")
 DELTA = 1e-5
+TABLE = TableSchema(
+    label="kind",
+    columns=(
+        Numeric(name="age", low=0, high=99, bins=10, integer=True, missing=True),
+        Categorical(name="sex", categories=("f", "m")),
+        Categorical(name="kind", categories=CLASSES),
+        Numeric(name="dose", low=0.1, high=100, bins=6, scale="log"),
+        Date(name="day", first=datetime.date(2001, 1, 1), last=datetime.date(2024, 12, 31), bins=8),
+        Ordinal(name="pain", categories=("none", "some", "much"), missing=True),
+        Categorical(name="ward", categories=("heart", "lung", "rest"), other="rest", missing=True),
+    ),
+)
+"""A column of every type, and a label among them."""
 Sums = list[dict[str, NDArray[np.int64]]]
 """What was taken out of every clean sum, one after the other."""
 
@@ -61,6 +81,7 @@ class Case:
     shape: tuple[int, ...] = (1, 28, 28)
     private: bool = True  # False for a method that is not
     first_input: Mapping[str, NDArray] = field(default_factory=dict)  # arrays of the first request, where it has some
+    table: TableSchema | None = None  # of a table, whose label has the classes; then `shape` is its own
 
     def __str__(self) -> str:
         return f"{self.method}-{self.variant}" if self.variant else self.method
@@ -75,9 +96,22 @@ class Case:
     def epsilon(self) -> float:
         return 1.0 if self.private else math.inf
 
+    @classmethod
+    def of_table(cls, method: str, variant: str = "table", **values: Any) -> Case:
+        """A method at records of `TABLE`."""
+        return cls(method, variant, shape=TABLE.shape, table=TABLE, **values)
+
     @property
     def run(self) -> RunDescription:
-        return RunDescription(CLASSES, self.shape, public_seed=5, images_per_class=2)
+        return RunDescription(CLASSES, self.shape, public_seed=5, images_per_class=2, table=self.table)
+
+    def records(self, count: int, seed: int = 0) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """So many of them, with their labels."""
+        return images(count, self.shape, seed) if self.table is None else rows(count, self.table, seed)
+
+    def hostile(self) -> list[NDArray[np.float32]]:
+        """Records that somebody would choose who wants to be seen."""
+        return hostile(self.shape) + ([] if self.table is None else hostile_rows(self.table))
 
     def values(self) -> Settings:
         """The settings as a coordinator would ask with them."""
@@ -106,6 +140,7 @@ class Case:
             public_seed=5,
             kind=kind,
             stage_input=self.first_input,
+            table=self.table,
         )
 
 
@@ -119,6 +154,20 @@ def images(count: int, shape: tuple[int, ...], seed: int = 0) -> tuple[NDArray[n
     features = 0.3 * generator.random((count, *shape))
     features[np.arange(count), ..., labels % shape[-1]] += 0.6
     return features.astype(np.float32), labels.astype(np.int64)
+
+
+def rows(count: int, table: TableSchema, seed: int = 0) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Rows of codes that depend on the class; some cells are missing."""
+    generator = np.random.Generator(np.random.PCG64(seed))
+    labels = generator.integers(0, len(CLASSES) - 1, count)  # nobody has the last class
+    codes = [(generator.integers(0, column.size, count) + labels) % column.size for column in table.features]
+    return np.stack(codes, axis=1).astype(np.float32), labels.astype(np.int64)
+
+
+def hostile_rows(table: TableSchema) -> list[NDArray[np.float32]]:
+    """Rows of codes at the ends of what there is, and of codes that there are not."""
+    last = np.array([column.size - 1 for column in table.features], np.float32)
+    return [0 * last, last, last + 1, -last - 1, last / 2 + 0.25, 1e9 * last]
 
 
 def hostile(shape: tuple[int, ...]) -> list[NDArray[np.float32]]:
@@ -165,7 +214,7 @@ class Trial:
     @classmethod
     @lru_cache(maxsize=64)
     def of(cls, case: Case) -> Trial:
-        features, labels = images(24, case.shape)
+        features, labels = case.records(24)
         chosen, settings, inputs = case.entry, case.values(), [dict(case.first_input)]
         statistics: list[Statistics] = []
         for stage in range(1, chosen.stages(settings)):
@@ -236,11 +285,11 @@ def added(parts_: Sequence[Sums]) -> Sums:
 def check_neighbours(case: Case) -> None:
     """One record more, random or chosen to be seen, moves every clean sum by at most the stated sensitivity."""
     trial = Trial.of(case)
-    features, labels = images(9, case.shape, seed=3)
+    features, labels = case.records(9, seed=3)
     for stage in trial.stages:
         without = trial.sums(features, labels, range(9), stage)
-        extra, _ = images(2, case.shape, seed=4)
-        for number, record in enumerate([*extra, *hostile(case.shape)]):
+        extra, _ = case.records(2, seed=4)
+        for number, record in enumerate([*extra, *case.hostile()]):
             label = np.int64(number % len(CLASSES))
             place = number % 10  # first, last, and in between
             more = np.insert(features, place, record, axis=0)
@@ -256,7 +305,7 @@ def check_neighbours(case: Case) -> None:
 def check_split_and_order(case: Case) -> None:
     """Records split over silos, or in another order, give the same sums to the last bit."""
     trial = Trial.of(case)
-    features, labels = images(21, case.shape, seed=5)
+    features, labels = case.records(21, seed=5)
     for stage in trial.stages:
         whole = trial.sums(features, labels, range(21), stage)
         cuts = [range(0), range(4), range(4, 5), range(5, 21)]  # a silo may be empty, or have one record
@@ -269,7 +318,7 @@ def check_split_and_order(case: Case) -> None:
 def check_not_finite(case: Case) -> None:
     """A record with NaN or infinity in it contributes exactly nothing."""
     trial = Trial.of(case)
-    features, labels = images(6, case.shape, seed=6)
+    features, labels = case.records(6, seed=6)
     for stage in trial.stages:
         without = trial.sums(features, labels, range(6), stage)
         for value in (np.nan, np.inf, -np.inf):
@@ -285,7 +334,7 @@ def check_small_silos(case: Case) -> None:
     """No record, one record, and classes without any: all are answered, with noise, and finite."""
     trial = Trial.of(case)
     for count in (0, 1, 5):
-        features, labels = images(count, case.shape, seed=7)
+        features, labels = case.records(count, seed=7)
         for stage in trial.stages:
             answer = trial.answer(features, labels, range(count), stage, case.epsilon)
             assert all(np.isfinite(array).all() for array in answer.arrays.values())
@@ -314,7 +363,7 @@ def check_plan(case: Case) -> None:
 def check_event(case: Case) -> None:
     """The event that ran is the planned one, and each number of each sum got that event's noise exactly once."""
     trial = Trial.of(case)
-    features, labels = images(8, case.shape, seed=8)
+    features, labels = case.records(8, seed=8)
     for stage in trial.stages:
         plan = trial.plan(stage, case.epsilon)
         drawn: list[tuple[Any, int]] = []
@@ -341,7 +390,7 @@ def check_fresh_noise(case: Case) -> None:
     if not case.private:
         return
     trial = Trial.of(case)
-    features, labels = images(8, case.shape, seed=8)
+    features, labels = case.records(8, seed=8)
 
     def bytes_of(entropy: SeededEntropy | SystemEntropy) -> bytes:
         arrays = trial.answer(features, labels, range(8), 0, case.epsilon, entropy).arrays
@@ -357,7 +406,7 @@ def check_no_side_channel(case: Case) -> None:
     for stage in trial.stages:
         answers = []
         for count, seed in ((12, 1), (5, 2), (0, 0)):
-            features, labels = images(count, case.shape, seed)
+            features, labels = case.records(count, seed)
             with watched(range(count), empty=True):
                 answers.append(trial.answer(features, labels, range(count), stage, case.epsilon, SeededEntropy(4)))
         first = answers[0]
@@ -370,7 +419,7 @@ def check_no_side_channel(case: Case) -> None:
 def check_layout(case: Case) -> None:
     """What is released is laid out as the public half says, and counts weigh what it says."""
     trial, chosen, settings = Trial.of(case), case.entry, case.values()
-    features, labels = images(60, case.shape, seed=9)
+    features, labels = case.records(60, seed=9)
     for stage in trial.stages:
         with watched(range(60)):
             answer = trial.answer(features, labels, range(60), stage, math.inf)
@@ -392,7 +441,7 @@ def check_keeps_nothing(case: Case) -> None:
     """A mechanism is the same object before and after: private records are arguments, never attributes."""
     trial, half = Trial.of(case), mechanism(case.entry)
     before = dict(vars(half))
-    features, labels = images(4, case.shape)
+    features, labels = case.records(4)
     for stage in trial.stages:
         trial.answer(features, labels, range(4), stage, case.epsilon)
     assert vars(half) == before == {}, "a mechanism has no attributes"
@@ -406,21 +455,15 @@ def make_silo(
 ) -> Silo:
     """A silo whose records are of the case's shape, or of another kind of data."""
     folder.mkdir(parents=True)
-    shape = case.shape
-    if kind is not None and kind is not DataKind.of_shape(shape):
-        shape = (7,) if kind is DataKind.TABLE else (1, 28, 28)
-    features, labels = images(count, shape, seed=10)
-    np.savez(folder / "records.npz", images=features, labels=labels)
+    if kind is not None and kind is not case.run.kind:
+        case = replace(case, shape=(7,) if kind is DataKind.TABLE else (1, 28, 28), table=None)
+    data = _data_files(folder, case, count)
     noise = "" if case.private else "[simulation]\nallow_no_noise = true\n"
     (folder / "silo.toml").write_text(
         f"""
 name = "{folder.name}"
 [data]
-format = "npz"
-path = "records.npz"
-classes = {list(CLASSES)}
-shape = {list(shape)}
-value_range = [0, 1]
+{data}
 [budget]
 epsilon = {epsilon or 1.0}
 delta = {DELTA}
@@ -429,9 +472,22 @@ methods = ["{case.method}"]
 epsilon_per_request = {epsilon or 1.0}
 approval = "auto"
 {noise}
-""".replace("'", '"')
+"""
     )
     return Silo.initialise(folder)
+
+
+def _data_files(folder: Path, case: Case, count: int) -> str:
+    """The section `[data]` of a silo with so many records, whose files are written."""
+    features, labels = case.records(count, seed=10)
+    if case.table is None:
+        np.savez(folder / "records.npz", images=features, labels=labels)
+        shape = json.dumps(list(case.shape))
+        classes = json.dumps(list(CLASSES))
+        return f'format = "npz"\npath = "records.npz"\nclasses = {classes}\nshape = {shape}\nvalue_range = [0, 1]'
+    table = LabelledSet(features, labels, CLASSES, schema=case.table)
+    pq.write_table(arrow_table(table), folder / "records.parquet")
+    return f'format = "parquet"\npath = "records.parquet"\n{toml_of(case.table)}'
 
 
 def answers(silo: Silo, case: Case) -> list[tuple[ReleaseRequest, bytes]]:
@@ -471,13 +527,16 @@ def check_refusals(case: Case, folder: Path) -> None:
     plain = case.request(case.epsilon)
     odd: list[tuple[ReleaseRequest, Reason]] = [
         (replace(plain, settings={**plain.settings, "no such setting": 1}), Reason.MALFORMED),
-        (replace(plain, classes=CLASSES[:2]), Reason.NOT_ALLOWED),
+        (replace(plain, classes=CLASSES[:2]), Reason.NOT_ALLOWED if case.table is None else Reason.MALFORMED),
         (replace(plain, stage=40, stage_input={"x": np.zeros(1)}), Reason.MALFORMED),
         (replace(plain, stage_input={"x": np.zeros(1)}), Reason.MALFORMED),
     ]
+    if case.table is not None:
+        other = case.table.model_copy(update={"columns": case.table.columns[::-1]})
+        odd.insert(0, (replace(plain, table=other), Reason.NOT_ALLOWED))
     if case.private:
         odd += [(plain, Reason.NOT_ALLOWED), (replace(plain, epsilon=math.inf), Reason.NOT_ALLOWED)]
-        odd = [(replace(each, epsilon=min(each.epsilon, 0.5)), why) for each, why in odd[:4]] + odd[4:]
+        odd = [(replace(each, epsilon=min(each.epsilon, 0.5)), why) for each, why in odd[:-2]] + odd[-2:]
     else:
         odd.append((replace(plain, epsilon=0.4), Reason.MALFORMED))
     _refused(silo, odd)
@@ -487,7 +546,7 @@ def check_wrong_kind_of_data(case: Case, folder: Path) -> None:
     """A silo with another kind of data refuses before budget is reserved."""
     for kind in set(DataKind) - case.entry.data_kinds:
         silo = make_silo(folder / kind.value, case, kind=kind)
-        request = replace(case.request(case.epsilon), shape=silo.settings.data.shape)
+        request = replace(case.request(case.epsilon), shape=silo.settings.data.shape, table=None)
         _refused(silo, [(request, Reason.NOT_ALLOWED)])
 
 

@@ -19,9 +19,11 @@ from pathlib import Path
 
 from dpdd.common.data.formats import csv_table, idx, image_folder, npz, parquet_table
 from dpdd.common.data.formats.spec import DataSpec, Format
+from dpdd.common.data.formats.tables import reading
+from dpdd.common.data.formats.tables.block import Intake
 from dpdd.common.data.labelled_records import LabelledRecords
 
-__all__ = ["LOADERS", "DataSpec", "load"]
+__all__ = ["LOADERS", "DataSpec", "Intake", "load"]
 
 LOADERS: dict[Format, Callable[[DataSpec, Path], LabelledRecords]] = {
     "csv": csv_table.load,
@@ -32,10 +34,13 @@ LOADERS: dict[Format, Callable[[DataSpec, Path], LabelledRecords]] = {
 }
 
 
-def load(spec: DataSpec, base: Path) -> LabelledRecords:
+def load(spec: DataSpec, base: Path, intake: Intake | None = None) -> LabelledRecords:
     """Return the records that `spec` declares; its paths are relative to the folder `base`.
 
     A class without a record is fine, and so is a source without any (it is the neighbour of one with a single record,
-    and must answer alike); everything malformed is a `DataError`.
+    and must answer alike); everything malformed is a `DataError`. Cells of a table are never malformed: they are
+    counted into what its columns declare, or their record is left out, which `intake` counts.
     """
+    if spec.table is not None:
+        return reading.load(spec, base, intake)
     return LOADERS[spec.format](spec, base)

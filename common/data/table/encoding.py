@@ -40,13 +40,14 @@ def encode_block(schema: TableSchema, block: Mapping[str, RawColumn]) -> Codes:
 def encode_column(column: Column, raw: RawColumn) -> Codes:
     """The code of every cell; `cells.DROPPED` where the record is to be dropped."""
     if isinstance(column, Numeric):
-        return _bins(column, _numbers(raw))
+        return bins_of(column, _numbers(raw))
     if isinstance(column, Date):
-        return _bins(column.days, _days(raw))
+        return bins_of(column.days, _days(raw))
     return _categories(column, raw)
 
 
-def _bins(column: Numeric, numbers: npt.NDArray[np.float64]) -> Codes:
+def bins_of(column: Numeric, numbers: npt.NDArray[np.float64]) -> Codes:
+    """The bin of every number; NaN is a missing value."""
     edges = column.edges
     positions = np.clip(np.searchsorted(edges, numbers, side="right") - 1, 0, len(edges) - 2)
     return np.where(np.isnan(numbers), cells.absent(column), positions).astype(np.int32)

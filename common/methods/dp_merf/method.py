@@ -5,15 +5,18 @@ and a noisy count. Synthesis trains a conditional generator whose mean features 
 Gaussian kernel.
 
 Where we differ from the paper: the class counts are released (with a coordinate of their own in the same vector), not
-taken as public; the kernel width is a public setting, not a heuristic on private data.
+taken as public; the kernel width is a public setting, not a heuristic on private data. Rows of a table are compared by
+one kernel over one-hot categories and scaled numbers (`rows`); its width follows from the number of columns, unless it
+is given.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dpdd.common.methods.base import Method, RunDescription
+from dpdd.common.methods.base import DataKind, Method, RunDescription
 from dpdd.common.methods.dp_merf.settings import MethodSettings, SynthesisSettings
 from dpdd.common.privacy.clipping import Layout
 
@@ -22,8 +25,18 @@ if TYPE_CHECKING:
     from dpdd.common.synthesis.statistics import Statistics
 
 
+ROOT_SHARE = 0.4
+"""Of that root; found on `made-patients`, whose patients never were."""
+
+
 class DPMERF(Method[MethodSettings, SynthesisSettings], family="dp_merf"):
     """Random-feature mean embeddings and a generator."""
+
+    def resolve(self, settings: MethodSettings, run: RunDescription, epsilon: float, delta: float) -> MethodSettings:
+        """The kernel's width for a table: the distance of rows grows with the root of the number of columns."""
+        if run.kind is not DataKind.TABLE or "length_scale" in settings.model_fields_set:
+            return settings
+        return settings.model_copy(update={"length_scale": ROOT_SHARE * math.sqrt(len(run.columns))})
 
     def layout(self, settings: MethodSettings, run: RunDescription, stage: int) -> Layout:
         """An embedding and a count per class."""

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpdd.common.methods.base import RunDescription
+from dpdd.common.methods.base import DataKind, RunDescription
+from dpdd.common.methods.dp_merf import rows
 from dpdd.common.methods.dp_merf.settings import MethodSettings
 from dpdd.common.privacy.clipping import Layout, class_segment
 from dpdd.common.randomness import gaussians
@@ -27,12 +28,23 @@ def layout(settings: MethodSettings, run: RunDescription) -> Layout:
 
 def frequencies(settings: MethodSettings, run: RunDescription) -> Tensor:
     """The random frequencies ω, the same for everybody with this public seed."""
-    size = (math.prod(run.shape), settings.features)
+    width = math.prod(run.shape) if run.kind is DataKind.IMAGE else rows.dimensions(run.columns)
+    size = (width, settings.features)
     drawn = gaussians(run.public_seed, "dp-merf frequencies", size) / settings.length_scale
     return torch.from_numpy(drawn.astype(np.float32))
 
 
-def embed(images: Tensor, omega: Tensor) -> Tensor:
-    """φ of a batch of images in [0, 1]; every row has norm 1."""
-    angles = images.flatten(1) @ omega
-    return torch.cat([torch.cos(angles), torch.sin(angles)], dim=1) / math.sqrt(omega.shape[1])
+def embed_records(records: Tensor, omega: Tensor, run: RunDescription) -> Tensor:
+    """φ of a batch of images in [0, 1], or of rows of codes; every row has norm 1."""
+    if run.kind is DataKind.IMAGE:
+        return embed(records, omega)
+    return _waves(rows.angles(records, run.columns, omega))
+
+
+def embed(points: Tensor, omega: Tensor) -> Tensor:
+    """φ of a batch of points, which images are as they are; every row has norm 1."""
+    return _waves(points.flatten(1) @ omega)
+
+
+def _waves(angles: Tensor) -> Tensor:
+    return torch.cat([torch.cos(angles), torch.sin(angles)], dim=1) / math.sqrt(angles.shape[1])

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dpdd.common.methods.base import RunDescription
+from dpdd.common.methods.base import DataKind, RunDescription
+from dpdd.common.methods.dp_merf.row_generator import RowGenerator
 from dpdd.common.methods.dp_merf.settings import MethodSettings, SynthesisSettings
 from dpdd.common.methods.dp_merf.specification import embed, frequencies
 from dpdd.common.progress import Progress
@@ -74,10 +75,16 @@ def synthesise(
     omega = frequencies(method, run).to(device)
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(subseed(run.public_seed, "dp-merf generator"))
+        labels = torch.arange(len(run.classes), device=device).repeat_interleave(run.images_per_class)
+        if run.kind is DataKind.TABLE:
+            rows = RowGenerator(settings, len(run.classes), run.columns).to(device)
+            _fit(rows, means, shares, omega, settings, run.progress)
+            with torch.no_grad():
+                codes = torch.cat([rows.eval().codes(part) for part in labels.split(1000)])
+            return LabelledSet(codes.float().cpu().numpy(), labels.cpu().numpy(), run.classes, schema=run.table)
         generator = Generator(settings, len(run.classes), run.image_shape).to(device)
         _fit(generator, means, shares, omega, settings, run.progress)
         generator.eval()
-        labels = torch.arange(len(run.classes), device=device).repeat_interleave(run.images_per_class)
         with torch.no_grad():
             images = torch.cat([generator(part) for part in labels.split(1000)])
     pixels = (images.clamp(0.0, 1.0) * 255.0).round().to(torch.uint8).cpu().numpy()
@@ -85,7 +92,7 @@ def synthesise(
 
 
 def _fit(
-    generator: Generator, means: Tensor, shares: Tensor, omega: Tensor, settings: SynthesisSettings, progress: Progress
+    generator: nn.Module, means: Tensor, shares: Tensor, omega: Tensor, settings: SynthesisSettings, progress: Progress
 ) -> None:
     classes = len(shares)
     per_class = max(settings.batch // classes, 2)

@@ -1,4 +1,4 @@
-"""The three studies on own data, with fewer records: a server and three silos as real processes, over the exchange."""
+"""The studies on own data, with fewer records: a server and three silos as real processes, over the exchange."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ import pytest
 
 from dpdd.client.silo import Silo
 from dpdd.common.cli import Commands
+from dpdd.common.data import formats
+from dpdd.common.data.formats import Intake
+from dpdd.common.data.made_patients import SCHEMA, rows
 from dpdd.common.errors import ConfigError
 from dpdd.common.progress import Console
 from dpdd.common.synthesis.labelled_set import LabelledSet
-from dpdd.scenarios.examples import command
+from dpdd.scenarios.examples import command, hospitals
 from dpdd.scenarios.examples.drawings import FIGURES
 from dpdd.scenarios.examples.studies import SILOS, STUDIES, write
 from dpdd.scenarios.simulator.loopback import run_silos
@@ -65,8 +68,32 @@ def test_ten_classes_of_which_each_silo_has_four(tmp_path: Path) -> None:
     assert metrics["accuracy"].keys() == {"convnet", "teacher"}
 
 
+def test_one_table_in_three_hospitals(tmp_path: Path) -> None:
+    """A CSV file, a Parquet file and a database become one synthetic table with the original columns."""
+    metrics = run("three-hospitals", tmp_path, 0.2, features="100", steps="5", images_per_class="20")
+    assert {row["silo"] for row in metrics["privacy"]} == set(SILOS)
+    product = LabelledSet.load(tmp_path / "three-hospitals" / "run" / "dataset")
+    assert product.schema == SCHEMA and len(product) == 40
+    decoded = product.table(seed=1)
+    assert list(decoded) == list(SCHEMA.names) and set(decoded["readmitted"]) == {"no", "yes"}
+    assert decoded["age"].dtype.kind == "i" and 0 <= decoded["age"].min() <= decoded["age"].max() <= 100
+
+
+def test_the_hospitals_hold_the_same_table(tmp_path: Path) -> None:
+    """All three files are read as the codes that the table in memory has."""
+    silos = [Silo.initialise(silo) for silo in write("three-hospitals", tmp_path / "study", share=0.1)]
+    for position, silo in enumerate(silos):
+        intake = Intake()
+        read = formats.load(silo.settings.data, silo.folder, intake)
+        whole = rows("train")
+        expected = whole.subset(np.arange(len(whole))[position::3][: len(read)])
+        np.testing.assert_array_equal(read.features[:], expected.rows)
+        np.testing.assert_array_equal(read.labels, expected.labels)
+        assert intake == Intake(kept=400)
+
+
 def test_every_study_has_a_name_in_the_command() -> None:
-    assert set(command.NAMES) == set(STUDIES)
+    assert set(command.NAMES) == {*STUDIES, hospitals.NAME}
 
 
 def test_the_command_says_what_to_type(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

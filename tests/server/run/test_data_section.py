@@ -177,7 +177,7 @@ def test_test_data_are_rounded_to_8_bits_and_errors_name_the_key(tmp_path: Path)
         with pytest.raises(DataError, match=sentence):
             scenario(**{**named, **change}).test_data()
     np.savez(tmp_path / "x.npz", images=images[:0], labels=np.zeros(0, int))
-    with pytest.raises(DataError, match="no test images"):
+    with pytest.raises(DataError, match="no test records"):
         scenario(**named).test_data()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dpdd.common.data.table.schema import TableSchema
 from dpdd.common.wire.answer import Reason, Refusal
 from dpdd.common.wire.plan import Cost, Declared, PlanReport
 from dpdd.server.run.dry_round import RehearsalDeadline
@@ -87,3 +88,21 @@ def test_the_time_of_grace(minutes: float | None, deadline: float, grace: float,
     assert RehearsalDeadline.of(section) == RehearsalDeadline(grace, most)
     other = RehearsalDeadline.of(section, 1.0)
     assert other.most == 60.0 and other.grace <= 60.0
+
+
+def test_tables_are_compared_column_by_column() -> None:
+    age = {"name": "age", "type": "numeric", "low": 0, "high": 100}
+    ward = {"name": "ward", "type": "categorical", "categories": ["heart", "lung"]}
+    ours = TableSchema.model_validate({"label": "ward", "columns": [age, ward]})
+    theirs = TableSchema.model_validate(
+        {"label": "ward", "columns": [{**age, "low": 5}, {**ward, "categories": ["heart", "skin"]}]}
+    )
+    declared = Declared(theirs.classes, theirs.shape, (0.0, 255.0), "exact", theirs)
+    assert differences("east", declared, Schema(ours.classes, ours.shape, "exact", ours)) == [
+        "column 'age': low of east:                 5",
+        "column 'age': low of the scenario:         0",
+        "column 'ward': categories of east:         2 (..., 'skin')",
+        "column 'ward': categories of the scenario: 2 (..., 'lung')",
+    ]
+    images = Declared(("a", "b"), (1, 8, 8), (0.0, 255.0), "exact")
+    assert "not declared" in differences("east", images, Schema(ours.classes, ours.shape, None, ours))[0]
