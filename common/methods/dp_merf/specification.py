@@ -32,6 +32,11 @@ def frequencies(settings: MethodSettings, run: RunDescription) -> Tensor:
     return torch.from_numpy(drawn.astype(np.float32))
 
 
+def working_memory(settings: MethodSettings, run: RunDescription) -> int:
+    """Four arrays of doubles are alive while the frequencies are drawn, and more than is left of them afterwards."""
+    return 32 * math.prod(run.shape) * settings.features
+
+
 def embed(images: Tensor, omega: Tensor) -> Tensor:
     """φ of a batch of images in [0, 1]; every row has norm 1."""
     angles = images.flatten(1) @ omega
