@@ -46,6 +46,24 @@ def check_size(plan: Plan, policy: PolicySettings) -> None:
         )
 
 
+def check_machine(plan: Plan, memory: int, policy: PolicySettings) -> None:
+    """Refused when the answer may take more memory, or the release more disk, than the policy allows.
+
+    `memory` is a bound for any records. What depends on how many there are (CPU time, unpacked copies) is not judged
+    here, as even the verdict would tell: there the worker has limits, and the operator an estimate.
+    """
+    if policy.most_memory is not None and memory > policy.most_memory:
+        raise Refused(
+            Reason.NOT_ALLOWED,
+            f"the answer may take {memory} bytes of memory, the policy allows {policy.most_memory}",
+        )
+    if policy.most_disk is not None and plan.bytes + ENVELOPE > policy.most_disk:
+        raise Refused(
+            Reason.NOT_ALLOWED,
+            f"the release takes {plan.bytes + ENVELOPE} bytes of disk, the policy allows {policy.most_disk}",
+        )
+
+
 def check_room(request: ReleaseRequest, plan: Plan, policy: PolicySettings, outbox: Outbox) -> None:
     """Refused when the release would not fit into the outbox's quota. How full it is is nobody else's business."""
     if policy.outbox_quota is None or outbox.path(request.id).exists():

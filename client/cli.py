@@ -31,9 +31,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--accept-change", action="store_true", help="record in the ledger that silo.toml has a new budget"
     )
     plan = _silo_command(
-        commands, "plan", requests.plan, "show what a request would cost, without touching records", json=True
+        commands,
+        "plan",
+        requests.plan,
+        "show what a request would cost and take; records are counted, not read",
+        json=True,
     )
     plan.add_argument("request", help="a request file (*.request), or the first characters of a waiting request's id")
+    plan.add_argument("--quick", action="store_true", help="do not try the mechanism, and plan without limits")
     log = _silo_command(
         commands, "log", ledger.log, "show the ledger, verified against its hashes and signatures", json=True
     )

@@ -21,7 +21,7 @@ class Refused(Exception):
         self.reason = reason
 
 
-OWN_BACKBONE = "the backbone that the request names cannot be used here"
+OWN_BACKBONE = "the request names a backbone that cannot be used here; name one that ships with dpdd"
 
 
 def check_backbones(names: Sequence[str], settings: SiloSettings) -> bool:

@@ -23,6 +23,7 @@ from dpdd.client import ceilings, continuity, holdout, policy, stages
 from dpdd.client.answering import Assignment, make
 from dpdd.client.config import SiloSettings, load_settings
 from dpdd.client.durable import exclusive, write_new
+from dpdd.client.estimates import memory_bound
 from dpdd.client.keys import create_key, load_key, public_bytes
 from dpdd.client.ledger.hash_chain import Entry
 from dpdd.client.ledger.ledger import Ledger, OverBudget
@@ -30,7 +31,7 @@ from dpdd.client.ledger.lookup import NotCovered
 from dpdd.client.outbox import Outbox
 from dpdd.client.policy import Refused
 from dpdd.client.worker.deaths import Deaths
-from dpdd.client.worker.worker import PlanTooLong, Worker, WorkerEnded, limits_of, planning_limits_of
+from dpdd.client.worker.worker import Planned, PlanTooLong, Worker, WorkerEnded, limits_of, planning_limits_of
 from dpdd.common.config import Settings, one_line
 from dpdd.common.errors import ConfigError, IntegrityError, LedgerError, WireError
 from dpdd.common.files.private_keys import new_passphrase, refuse_unencrypted
@@ -125,17 +126,20 @@ class Silo:
             settings = settings_of(request)
             shipped = policy.check_backbones(chosen.backbones(settings), self.settings)
             stages.check(request, chosen.stages(settings), first_input=chosen.first_stage_input)
-            plan = self._planned(request, settings)
-            ceilings.check_size(plan, self.settings.policy)
-            return settings, plan
+            answer = self._planned(request, settings)
+            ceilings.check_size(answer.plan, self.settings.policy)
+            ceilings.check_machine(answer.plan, answer.memory, self.settings.policy)
+            return settings, answer.plan
         except (ConfigError, ValueError) as error:
             why = one_line(error) if shipped else policy.OWN_BACKBONE  # what is in a file here is nobody's business
             raise Refused(Reason.MALFORMED, why) from None
 
-    def _planned(self, request: ReleaseRequest, settings: Settings) -> Plan:
+    def _planned(self, request: ReleaseRequest, settings: Settings) -> Planned:
         """The plan, by the worker where there is one: then it takes no longer than the silo gives it."""
         if self._worker is None:
-            return planned(request, settings)
+            plan = planned(request, settings)
+            bounded = self.settings.policy.most_memory is not None
+            return Planned(plan, memory_bound(request, settings, plan) if bounded else 0)
         try:
             return self._worker.plan(request, planning_limits_of(self.settings))
         except PlanTooLong:

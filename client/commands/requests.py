@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import argparse
-from typing import Literal
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Literal
 
 from dpdd.client.commands.options import named_request, open_silo, read_request, waiting_request
 from dpdd.common.cli import facts, print_json, table
 from dpdd.common.errors import ConfigError, DpddError, PolicyError
 
+if TYPE_CHECKING:
+    from dpdd.client.estimates import Estimate
+    from dpdd.client.silo import Silo
+    from dpdd.client.worker.worker import Worker
+    from dpdd.common.config import Settings
+    from dpdd.common.methods.plan import Plan
+    from dpdd.common.wire.request import ReleaseRequest
+
 
 def plan(options: argparse.Namespace) -> None:
-    """Show what a request would cost; no record is read, nothing is reserved."""
+    """Show what a request would cost; records are counted and not read, nothing is reserved."""
+    from dpdd.client.worker.worker import Worker
+
+    with Worker() as worker:
+        _plan(options, None if options.quick else worker)
+
+
+def _plan(options: argparse.Namespace, worker: Worker | None) -> None:
     from dpdd.client.ceilings import check_rate, check_room
     from dpdd.client.ledger.lookup import NotCovered
     from dpdd.client.policy import Refused
@@ -20,7 +36,7 @@ def plan(options: argparse.Namespace) -> None:
     from dpdd.common.privacy.events import describe
     from dpdd.common.wire.request import Kind
 
-    silo = open_silo(options)
+    silo = open_silo(options, worker)
     request = named_request(silo, options.request)
     try:
         settings, plan = silo.plan(request)
@@ -41,6 +57,7 @@ def plan(options: argparse.Namespace) -> None:
     finally:
         ledger.close()
     fits = verdict is None or verdict.fits
+    estimate = _estimate(silo, worker, request, settings, plan)
     leaving = "synthetic records" if distilled else f"{plan.coordinates} noisy numbers"
     if options.json:
         print_json(
@@ -61,6 +78,7 @@ def plan(options: argparse.Namespace) -> None:
                 "remaining": remaining,
                 "paid_already": verdict is None,
                 "fits": fits,
+                "estimate": None if estimate is None else {**asdict(estimate), "exceeds": _exceeded(silo, estimate)},
             }
         )
         return
@@ -77,6 +95,7 @@ def plan(options: argparse.Namespace) -> None:
                 "accounted by": plan.guarantee.accountant,
                 "leaves": f"{leaving}, about {plan.bytes / 1e6:.2f} MB",
                 "remaining now": f"ε = {remaining:.4g}",
+                **_takes(silo, estimate, tried=worker is not None),
             }
         )
     )
@@ -91,6 +110,41 @@ def plan(options: argparse.Namespace) -> None:
             f"it does NOT fit: requested ε = {verdict.requested:.4g}, remaining ε = {verdict.remaining:.4g}, "
             f"difference {verdict.difference:.4g}" + (f" ({verdict.why})" if verdict.why else "")
         )
+
+
+def _estimate(
+    silo: Silo, worker: Worker | None, request: ReleaseRequest, settings: Settings, plan: Plan
+) -> Estimate | None:
+    """What an answer takes of this machine; None where the records cannot be counted."""
+    from dpdd.client.estimates import Estimate, memory_bound
+    from dpdd.client.records import load
+    from dpdd.client.worker.worker import planning_limits_of
+
+    try:
+        records = len(load(silo.settings.data, silo.folder))
+    except DpddError:
+        return None
+    limits = planning_limits_of(silo.settings)
+    measured = None if worker is None else worker.measure(request, plan, limits)
+    return Estimate.of(silo.settings, plan, memory_bound(request, settings, plan), measured, records)
+
+
+def _exceeded(silo: Silo, estimate: Estimate) -> list[str]:
+    return estimate.exceeded(silo.settings)
+
+
+def _takes(silo: Silo, estimate: Estimate | None, *, tried: bool) -> dict[str, str]:
+    """The estimate in words, for the operator alone."""
+    if estimate is None:
+        return {"takes": "unknown, as the records cannot be counted"}
+    takes = f"up to {estimate.memory / 1e6:.0f} MB of memory, up to {estimate.disk / 1e6:.2f} MB of disk"
+    if estimate.cpu_seconds is not None:
+        takes = f"about {estimate.cpu_seconds:.2g} CPU seconds, {takes}"
+    elif tried:
+        takes = f"more than {silo.settings.worker.planning_seconds} CPU seconds, {takes}"
+    exceeded = _exceeded(silo, estimate)
+    over = {"but": f"the worker would be ended at {', '.join(exceeded)}"} if exceeded else {}
+    return {"takes": f"{takes} ({estimate.records} records)", **over}
 
 
 def requests(options: argparse.Namespace) -> None:

@@ -78,6 +78,19 @@ approval = "ask"
 # requests_per_day = 20
 # most_bytes = 50_000_000
 # outbox_quota = 1_000_000_000
+# Ceilings of the worker, the process that reads records: bytes of memory, bytes of a file that it writes, CPU seconds.
+# most_memory = 4_000_000_000
+# most_disk = 20_000_000_000
+# most_cpu_seconds = 3600
+# Public backbones in files of your own that requests may name, beside those that ship with dpdd.
+# backbones = ["/srv/backbones/mine"]
+
+# [worker]
+# Seconds (by the clock) that an answer may take, and CPU seconds that planning one may take; without isolation the node
+# reads records itself, and there are no limits.
+# most_seconds = 86400
+# planning_seconds = 120
+# isolation = true
 
 # [evaluation]
 # A share of the records that no other release reads, so that models can be evaluated on them (which policy.methods must

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import socket
 import struct
 import time
@@ -17,15 +18,24 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dpdd.client.answering import Assignment, make
 from dpdd.client.config import SiloSettings
+from dpdd.client.estimates import memory_bound
+from dpdd.client.mechanisms.base import mechanism
+from dpdd.client.records import Records
 from dpdd.client.worker.frames import Kind, Reader, frame
 from dpdd.client.worker.plan_json import plan_from_json, plan_to_json
 from dpdd.common import errors
 from dpdd.common.config import one_line
 from dpdd.common.errors import ConfigError, DpddError, sayable
+from dpdd.common.methods.registry import QUERIES, query
 from dpdd.common.methods.request_plan import planned, settings_of
+from dpdd.common.privacy.entropy import SeededEntropy
 from dpdd.common.progress import Progress
+from dpdd.common.randomness import uniforms
+from dpdd.common.wire.request import Kind as RequestKind
 from dpdd.common.wire.request import decode_request
 
 PROGRESS_SECONDS = 0.05
@@ -46,15 +56,44 @@ def answer(header: Mapping[str, Any], request: bytes, progress: Progress) -> byt
 
 
 def plan(_header: Mapping[str, Any], request: bytes, _progress: Progress) -> bytes:
-    """The plan of an answer, or why there is none; no record is read for it."""
+    """The plan of an answer and a bound on its memory, or why there is none; no record is read for it."""
     asked = decode_request(request)
     try:
-        return json.dumps({"plan": plan_to_json(planned(asked, settings_of(asked)))}).encode()
+        settings = settings_of(asked)
+        answered = planned(asked, settings)
+        memory = memory_bound(asked, settings, answered)
+        return json.dumps({"plan": plan_to_json(answered), "memory": memory}).encode()
     except (ConfigError, ValueError) as error:
         return json.dumps({"malformed": one_line(error)[:1000]}).encode()
 
 
-JOBS: Mapping[str, Job] = {"answer": answer, "plan": plan}
+def measure(header: Mapping[str, Any], request: bytes, progress: Progress) -> bytes:
+    """CPU seconds of the mechanism over so many made-up records, for each number in the header; none is anybody's.
+
+    Of a method's stages, the one that is asked for; of a finished set, the first.
+    """
+    asked = decode_request(request)
+    chosen, settings = query(asked.method), settings_of(asked)
+    answered = plan_from_json(header["plan"])
+    if asked.kind is RequestKind.DISTILLED_SET:
+        answered = chosen.plan(asked, settings)
+    seconds = []
+    for count in header["records"]:
+        records = made_up(count, asked.shape, len(asked.classes))
+        started = time.process_time()
+        mechanism(chosen).run(records, asked, settings, answered, SeededEntropy(0), progress)
+        seconds.append(time.process_time() - started)
+    return json.dumps(seconds).encode()
+
+
+def made_up(count: int, shape: tuple[int, ...], classes: int) -> Records:
+    """Noise in the shape of records."""
+    values = uniforms(0, "records to measure with", count * math.prod(shape)).reshape(count, *shape)
+    features = values.astype(np.float32) if len(shape) == 1 else (values * 256.0).astype(np.uint8)
+    return Records(features, np.arange(count, dtype=np.int64) % classes)
+
+
+JOBS: Mapping[str, Job] = {"answer": answer, "plan": plan, "measure": measure}
 
 
 def assignment_to_json(assignment: Assignment) -> dict[str, Any]:
@@ -152,8 +191,5 @@ def import_everything() -> None:
     """What any job needs, so that workers need not import it one by one. No number is computed here."""
     import scipy.special  # noqa: F401
 
-    from dpdd.client.mechanisms.base import mechanism
-    from dpdd.common.methods.registry import QUERIES
-
-    for query in QUERIES.values():
-        mechanism(query)
+    for each in QUERIES.values():
+        mechanism(each)

@@ -49,6 +49,7 @@ def main(serve_job: Serve | None = None) -> None:
         serve_job = jobs.serve_job
     with socket.socket(fileno=int(sys.argv[1])) as control:
         supervise(control, serve_job)
+    os._exit(0)  # there is nothing to tidy up, and taking torch down takes a while
 
 
 def supervise(control: socket.socket, serve_job: Serve) -> None:

@@ -22,10 +22,11 @@ from typing import Any
 
 from dpdd.client.answering import Assignment
 from dpdd.client.config import SiloSettings
+from dpdd.client.estimates import MEASURED, Measured
 from dpdd.client.worker import jobs
 from dpdd.client.worker.frames import BrokenFrames, Kind, Reader
 from dpdd.client.worker.limits import Limits, default_memory
-from dpdd.client.worker.plan_json import plan_from_json
+from dpdd.client.worker.plan_json import plan_from_json, plan_to_json
 from dpdd.client.worker.supervisor import MOST_MESSAGE, End, request_of
 from dpdd.common import errors
 from dpdd.common.config import one_line
@@ -59,6 +60,14 @@ class PlanTooLong(Exception):
 
 
 @dataclass(frozen=True)
+class Planned:
+    """A plan, and an upper bound on the memory that its answer takes."""
+
+    plan: Plan
+    memory: int
+
+
+@dataclass(frozen=True)
 class Usage:
     """What a job took, by the system's count; `peak` is what was in memory, libraries included."""
 
@@ -74,7 +83,7 @@ class Worker:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        self._plans: OrderedDict[str, Plan | str | None] = OrderedDict()
+        self._plans: OrderedDict[str, Planned | str | None] = OrderedDict()
         self.last: Usage | None = None
 
     def __enter__(self) -> Worker:
@@ -106,16 +115,19 @@ class Worker:
             raise ConfigError("a worker needs Linux; `isolation = false` in [worker] does without it")
         near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with far:
-            self._process = subprocess.Popen(
-                [*self._program, str(far.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=[far.fileno()],
-                env={name: text for name, text in os.environ.items() if _is_needed(name)},
-                start_new_session=True,  # Ctrl-C is for the node
-            )
+            self._process = self._launch(far)
         self._control = near
         return near
+
+    def _launch(self, control: socket.socket) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [*self._program, str(control.fileno())],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[control.fileno()],
+            env={name: text for name, text in os.environ.items() if _is_needed(name)},
+            start_new_session=True,  # Ctrl-C is for the node
+        )
 
     def _close(self) -> None:
         if self._control is not None:
@@ -137,8 +149,8 @@ class Worker:
         except WireError:
             raise IntegrityError("the worker sent something that is no release; nothing was released") from None
 
-    def plan(self, request: ReleaseRequest, limits: Limits) -> Plan:
-        """The plan of an answer; ConfigError where there is none, PlanTooLong where limits do not suffice.
+    def plan(self, request: ReleaseRequest, limits: Limits) -> Planned:
+        """What an answer costs; ConfigError where there can be none, PlanTooLong where limits do not suffice.
 
         Whichever it was, the last few are kept, so that asking again costs nothing.
         """
@@ -155,14 +167,25 @@ class Worker:
             raise ConfigError(planned)
         return planned
 
-    def _plan(self, request: ReleaseRequest, limits: Limits) -> Plan | str | None:
+    def _plan(self, request: ReleaseRequest, limits: Limits) -> Planned | str | None:
         try:
             said = json.loads(self.run("plan", {}, request.encode(), limits))
-            return str(said["malformed"]) if "malformed" in said else plan_from_json(said["plan"])
+            if "malformed" in said:
+                return str(said["malformed"])
+            return Planned(plan_from_json(said["plan"]), int(said["memory"]))
         except WorkerEnded as error:
             if error.end in (End.MEMORY, End.CPU, End.TIME):
                 return None
             raise
+
+    def measure(self, request: ReleaseRequest, plan: Plan, limits: Limits) -> Measured | None:
+        """What the mechanism takes over made-up records; None where limits do not suffice."""
+        header = {"plan": plan_to_json(plan), "records": MEASURED}
+        try:
+            few, many = json.loads(self.run("measure", header, request.encode(), limits))
+        except WorkerEnded:
+            return None
+        return Measured.of((few, many))
 
     def run(
         self, job: str, header: Mapping[str, Any], request: bytes, limits: Limits, progress: Progress = silent

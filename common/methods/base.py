@@ -239,6 +239,13 @@ class Query(ABC, Generic[S]):
         """The public backbones that records pass through; the first is pinned in the request."""
         return ()
 
+    def working_memory(self, settings: S, run: RunDescription, stage: int) -> int:
+        """Bytes that public networks and what they make of a batch take in a silo, beside rows and sums: a bound.
+
+        Whoever looks at records through nothing large needs none.
+        """
+        return 0
+
 
 @dataclass(frozen=True)
 class Method(Query[S], Generic[S, T], family=""):

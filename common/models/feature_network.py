@@ -130,6 +130,17 @@ class FeatureNetwork(nn.Module, ABC):
         """Channels of each hooked layer, in the order of `layers_of`."""
         return tuple(module.num_features for module in self.modules() if isinstance(module, HookedBatchNorm))
 
+    def working_memory(self, shape: tuple[int, ...], batch: int) -> int:
+        """Bytes that the weights and a forward pass of `batch` images of this shape take, without gradients: a bound.
+
+        Three times all layers' outputs, though few are alive at once, and a dozen copies of the images, which
+        scattering transforms pad, transform and take moduli of. Weights were read in half precision first.
+        """
+        with torch.inference_mode():
+            layers = sum(layer.numel() for layer in self.layers_of(torch.zeros(1, *shape)))
+        weights = sum(weight.numel() for weight in self.state_dict().values())
+        return 12 * weights + 4 * batch * (3 * layers + 12 * math.prod(shape))
+
     def reduce(self, images: Tensor, height: int, width: int) -> Tensor:
         """Images that are much larger than `height` x `width`, which the network was made for, area-resampled.
 

@@ -150,6 +150,19 @@ def test_a_release_that_is_too_large_is_refused_unpaid(tmp_path: Path) -> None:
     assert isinstance(silo.answer(make_request().encode()), SignedReleaseBytes)
 
 
+def test_an_answer_that_may_take_too_much_of_the_machine_is_refused_unpaid(tmp_path: Path) -> None:
+    """By a bound that follows from the request: the same for a silo of any size."""
+    bombs = {"features": 100_000}
+    for records in (3, 300):
+        silo = make_silo(tmp_path / str(records), records=records, extra=f"most_memory = {1 << 29}")
+        refused_unpaid(silo, make_request(settings=bombs), f"the policy allows {1 << 29}")
+        assert isinstance(silo.answer(make_request().encode()), SignedReleaseBytes)
+    messages = {Silo(tmp_path / each).answer(make_request(settings=bombs).encode()).message for each in ("3", "300")}  # type: ignore[union-attr]
+    assert len(messages) == 1
+    silo = make_silo(tmp_path / "disk", extra=f"most_disk = {ENVELOPE + 100}")
+    refused_unpaid(silo, make_request(), "bytes of disk, the policy allows")
+
+
 def test_ceilings_that_allow_nothing_are_a_mistake(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="nothing could be asked"):
         make_silo(tmp_path / "silo", extra="least_epsilon_per_request = 3.0")

@@ -42,11 +42,11 @@ def test_from_an_empty_folder_to_a_release(tmp_path: Path, capsys: pytest.Captur
     assert code == 0 and "60 records" in out and "ready" in out
     request = tmp_path / "x.request"
     request.write_bytes(make_request().encode())
-    code, out, _ = run(capsys, "plan", request, "--silo", home)
+    code, out, _ = run(capsys, "plan", request, "--silo", home, "--quick")
     assert code == 0 and "it fits into the budget" in out and "σ = 3.73" in out
     code, out, _ = run(capsys, "answer", request, "--silo", home, "--out", tmp_path / "x.release", "--quiet")
     assert code == 0 and (tmp_path / "x.release").stat().st_size > 500
-    code, out, _ = run(capsys, "plan", request, "--silo", home)
+    code, out, _ = run(capsys, "plan", request, "--silo", home, "--quick")
     assert code == 0 and "costs nothing" in out
     code, out, _ = run(capsys, "budget", "--silo", home)
     assert code == 0 and "released" in out and "remaining" in out
@@ -58,7 +58,7 @@ def test_from_an_empty_folder_to_a_release(tmp_path: Path, capsys: pytest.Captur
     assert [entry["kind"] for entry in json.loads(out)] == ["open", "reserve", "commit"]
     other = tmp_path / "y.request"
     other.write_bytes(make_request(run="again").encode())
-    code, out, _ = run(capsys, "plan", other, "--silo", home)
+    code, out, _ = run(capsys, "plan", other, "--silo", home, "--quick")
     assert code == 0 and "does NOT fit" in out
     assert "over budget" in failed(capsys, "answer", other, "--silo", home, "--quiet", "--out", tmp_path / "y.release")
 
@@ -74,7 +74,7 @@ def test_the_plan_touches_no_record(tmp_path: Path, capsys: pytest.CaptureFixtur
     (silo.folder / "records.npz").unlink()
     request = tmp_path / "x.request"
     request.write_bytes(make_request().encode())
-    code, out, _ = run(capsys, "plan", request, "--silo", silo.folder, "--json")
+    code, out, _ = run(capsys, "plan", request, "--silo", silo.folder, "--json", "--quick")
     assert code == 0 and json.loads(out)["fits"] is True
     assert silo.ledger().status().reserved == 0
 
@@ -101,7 +101,7 @@ def test_a_plan_takes_a_file_or_the_start_of_a_waiting_id(
         silo.answer(request.encode())
     first = requests[0]
     path = silo.folder / "state" / "requests" / f"{first.id}.request"
-    by_file, by_id = (run(capsys, "plan", name, "--silo", silo.folder) for name in (path, first.id[:12]))
+    by_file, by_id = (run(capsys, "plan", name, "--silo", silo.folder, "--quick") for name in (path, first.id[:12]))
     assert by_file == by_id and by_id[0] == 0 and "run-0" in by_id[1]
     shared = next(r.id[0] for r in requests if sum(o.id[0] == r.id[0] for o in requests) > 1)  # 20 ids, 16 letters
     assert "more than one waiting request" in failed(capsys, "plan", shared, "--silo", silo.folder)
@@ -109,7 +109,7 @@ def test_a_plan_takes_a_file_or_the_start_of_a_waiting_id(
     assert "cannot be read" in failed(capsys, "plan", "nothing.request", "--silo", silo.folder)
     monkeypatch.chdir(tmp_path)  # a file goes before an id
     Path(first.id[:12]).write_bytes(requests[1].encode())
-    assert "run-1" in run(capsys, "plan", first.id[:12], "--silo", silo.folder)[1]
+    assert "run-1" in run(capsys, "plan", first.id[:12], "--silo", silo.folder, "--quick")[1]
 
 
 def test_the_log_names_releases_that_are_gone_or_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -471,6 +471,7 @@ delta = {DELTA}
 methods = ["{case.method}"]
 epsilon_per_request = {epsilon or 1.0}
 approval = "auto"
+backbones = {list(case.entry.backbones(case.values()))}
 {noise}
 """
     )

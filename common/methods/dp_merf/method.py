@@ -48,6 +48,12 @@ class DPMERF(Method[MethodSettings, SynthesisSettings], family="dp_merf"):
         """A coordinate of its own in the same vector."""
         return settings.count_weight
 
+    def working_memory(self, settings: MethodSettings, run: RunDescription, stage: int) -> int:
+        """The frequencies, while they are drawn."""
+        from dpdd.common.methods.dp_merf import specification
+
+        return specification.working_memory(settings, run)
+
     def synthesise(
         self,
         statistics: Sequence[Statistics],

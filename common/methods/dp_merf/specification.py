@@ -28,10 +28,14 @@ def layout(settings: MethodSettings, run: RunDescription) -> Layout:
 
 def frequencies(settings: MethodSettings, run: RunDescription) -> Tensor:
     """The random frequencies ω, the same for everybody with this public seed."""
-    width = math.prod(run.shape) if run.kind is DataKind.IMAGE else rows.dimensions(run.columns)
-    size = (width, settings.features)
+    size = (_width(run), settings.features)
     drawn = gaussians(run.public_seed, "dp-merf frequencies", size) / settings.length_scale
     return torch.from_numpy(drawn.astype(np.float32))
+
+
+def working_memory(settings: MethodSettings, run: RunDescription) -> int:
+    """Four arrays of doubles are alive while the frequencies are drawn, and more than is left of them afterwards."""
+    return 32 * _width(run) * settings.features
 
 
 def embed_records(records: Tensor, omega: Tensor, run: RunDescription) -> Tensor:
@@ -48,3 +52,8 @@ def embed(points: Tensor, omega: Tensor) -> Tensor:
 
 def _waves(angles: Tensor) -> Tensor:
     return torch.cat([torch.cos(angles), torch.sin(angles)], dim=1) / math.sqrt(angles.shape[1])
+
+
+def _width(run: RunDescription) -> int:
+    """The coordinates of a record, before frequencies: pixels, or what the cells of a row are spread over."""
+    return math.prod(run.shape) if run.kind is DataKind.IMAGE else rows.dimensions(run.columns)

@@ -161,15 +161,21 @@ def _classifier(model: ModelSettings, arrays: Mapping[str, NDArray[np.float32]],
 def _embedding(model: TeacherModel, run: RunDescription) -> ImageEmbedding:
     """What the teacher's weights are for; ConfigError where its backbone cannot be had, or is for other images."""
     channels, height, width = run.image_shape
-    check_built_for(model.backbone, run.shape)
-    backbone = _backbone(model.backbone, model.sha256)
-    backbone.check_images(run.shape)
+    backbone = backbone_of(model, run)
     if model.features > backbone.network.whitening.dimensions:
         most = backbone.network.whitening.dimensions
         raise ConfigError(f"backbone {model.backbone} has {most} features, not {model.features}")
     if model.picture > min(height, width):
         raise ConfigError(f"a picture of {model.picture} pixels does not fit images of {height} x {width} pixels")
     return ImageEmbedding(model.features, model.picture, channels)
+
+
+def backbone_of(model: TeacherModel, run: RunDescription) -> backbones.Backbone:
+    """What the teacher looks through; ConfigError where that cannot be had, or is for other images."""
+    check_built_for(model.backbone, run.shape)
+    backbone = _backbone(model.backbone, model.sha256)
+    backbone.check_images(run.shape)
+    return backbone
 
 
 @lru_cache(maxsize=16)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from dpdd.common.errors import ConfigError
 from dpdd.common.methods.base import RunDescription
-from dpdd.common.methods.evaluation.models import answers, classifiers
-from dpdd.common.methods.evaluation.settings import EvaluationSettings
+from dpdd.common.methods.evaluation.models import answers, array_shapes, backbone_of, classifiers
+from dpdd.common.methods.evaluation.settings import EvaluationSettings, TeacherModel
 from dpdd.common.methods.plan import Plan, gaussian_plan
 from dpdd.common.privacy.clipping import Layout
 from dpdd.common.wire.request import ReleaseRequest
@@ -21,3 +23,15 @@ def plan(request: ReleaseRequest, settings: EvaluationSettings, layout: Layout) 
         if logits.shape != (len(run.classes),):
             raise ConfigError(f"a model gives {logits.shape} answers to an image, not one for each class")
     return gaussian_plan(request, [layout])
+
+
+def working_memory(settings: EvaluationSettings, run: RunDescription) -> int:
+    """Bytes: all weights, thrice while they are decoded; and for one image what a ConvNet's first layer comes to."""
+    weights = sum(math.prod(shape) for shape in array_shapes(settings, run).values())
+    passing = 0
+    for model in settings.models:
+        if isinstance(model, TeacherModel):
+            passing += backbone_of(model, run).network.working_memory(run.shape, 1)
+        else:
+            passing = max(passing, 4 * 8 * model.width * math.prod(run.shape[1:]))
+    return 12 * weights + passing

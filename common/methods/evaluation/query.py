@@ -32,6 +32,12 @@ class Evaluation(Query[EvaluationSettings], family="evaluation"):
 
         return planning.plan(request, settings, self.layout(settings, RunDescription.of(request), request.stage))
 
+    def working_memory(self, settings: EvaluationSettings, run: RunDescription, stage: int) -> int:
+        """The models with their backbones, and what the largest makes of one image."""
+        from dpdd.common.methods.evaluation import planning
+
+        return planning.working_memory(settings, run)
+
     def backbones(self, settings: EvaluationSettings) -> tuple[str, ...]:
         """Those of the teachers; each is pinned in the settings."""
         return tuple(model.backbone for model in settings.models if isinstance(model, TeacherModel))

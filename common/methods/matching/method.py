@@ -94,6 +94,12 @@ class Matching(Method[MethodSettings, SynthesisSettings], family="matching"):
 
         return specification.count_weight(settings, stage)
 
+    def working_memory(self, settings: MethodSettings, run: RunDescription, stage: int) -> int:
+        """Networks with their subspaces, auxiliary images, a batch of records, and what all draws come to."""
+        from dpdd.common.methods.matching import planning
+
+        return planning.working_memory(settings, run, stage)
+
     def synthesise(
         self,
         statistics: Sequence[Statistics],

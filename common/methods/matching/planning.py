@@ -8,11 +8,13 @@ import numpy as np
 
 from dpdd.common.errors import ConfigError
 from dpdd.common.methods.base import RunDescription
+from dpdd.common.methods.dp_merf import specification as dp_merf
 from dpdd.common.methods.matching.settings import COUNT, SIGNAL, MethodSettings
-from dpdd.common.methods.matching.signals import MOST_FEATURES
+from dpdd.common.methods.matching.signals import FOR_A_NORM, MOST_FEATURES, kept_networks, network_bytes
 from dpdd.common.methods.matching.specification import (
     check_shape,
     draw_layout,
+    embedding,
     layout,
     matching_stage,
     signal_settings,
@@ -137,3 +139,21 @@ def _check_size(request: ReleaseRequest, settings: MethodSettings, features: int
             f"the release would have {size} bytes, and {MOST_BYTES - MOST_HEADER} can be sent; ask for fewer draws, or "
             'for encoding = "short"'
         )
+
+
+def working_memory(settings: MethodSettings, run: RunDescription, stage: int) -> int:
+    """Bytes, by what is alive at once: kept networks, fitting a subspace, a batch, and the sums of all draws twice.
+
+    A batch counts three times: each view takes other steps, and freed blocks of other sizes lie idle in between.
+    """
+    if stage < matching_stage(settings):
+        return dp_merf.working_memory(embedding(settings), run)
+    of, pixels = signal_settings(settings, run), math.prod(run.shape)
+    count = feature_count(run.shape, settings.width, settings.depth)
+    kept = kept_networks(of) * network_bytes(of)
+    images = settings.auxiliary_images + len(run.classes)
+    fitting = 8 * images * (pixels + 5 * count) + 24 * count * max(of.dimensions, 1) + 8 * min(images, count) ** 2 * 3
+    activations = settings.width * math.prod(run.shape[1:]) * 2  # of all layers: each has a quarter of the one before
+    gradients = 3 * of.length if of.kind == "gradients" else 0
+    batch = 4 * max(BATCH, FOR_A_NORM) * (24 * activations + 8 * pixels + 4 * count + gradients)
+    return kept + fitting + batch + 40 * settings.draws * len(run.classes) * (of.length + 1)

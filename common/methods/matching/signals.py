@@ -29,7 +29,7 @@ Shape = tuple[int, ...]
 
 _FEATURE_STEPS, _BASIS_STEPS = 2.0**12, 2.0**24
 _LARGEST_FEATURE = 2.0**18
-_FOR_A_NORM = 64  # auxiliary images are enough to know a typical norm
+FOR_A_NORM = 64  # auxiliary images are enough to know a typical norm
 
 MOST_FEATURES = 1 << 20
 """Of a network: with more, sums over them in a subspace would not be exact."""
@@ -70,7 +70,7 @@ class Signals:
     def __init__(self, settings: SignalSettings, auxiliary: NDArray[np.float32]) -> None:
         self.settings = settings
         self._auxiliary = torch.from_numpy(auxiliary)
-        self._lens = lru_cache(maxsize=_affordable(settings))(self._make_lens)
+        self._lens = lru_cache(maxsize=kept_networks(settings))(self._make_lens)
 
     def draw(self, number: int) -> Draw:
         """Everything about draw `number`."""
@@ -89,7 +89,7 @@ class Signals:
         network = RandomNet.draw(
             settings.seed, number, settings.shape, settings.width, settings.depth, settings.classes
         )
-        few = self._auxiliary[:_FOR_A_NORM]
+        few = self._auxiliary[:FOR_A_NORM]
         if settings.kind == "features" and settings.dimensions:
             values = _in_double(network, self._auxiliary)
             space = subspace.fit(values, settings.dimensions, settings.seed, settings.whitening)
@@ -113,11 +113,15 @@ class Signals:
         return variances
 
 
-def _affordable(settings: SignalSettings, most_bytes: int = 1 << 29) -> int:
-    """How many networks with their subspaces are kept."""
+def network_bytes(settings: SignalSettings) -> int:
+    """What a network with its subspace takes."""
     count = feature_count(settings.shape, settings.width, settings.depth)
-    size = 4 * settings.depth * 9 * settings.width**2 + 8 * count * max(settings.dimensions, settings.classes)
-    return max(2, min(settings.networks, most_bytes // size))
+    return 4 * settings.depth * 9 * settings.width**2 + 8 * count * max(settings.dimensions, settings.classes)
+
+
+def kept_networks(settings: SignalSettings, most_bytes: int = 1 << 29) -> int:
+    """How many networks with their subspaces are kept."""
+    return max(2, min(settings.networks, most_bytes // network_bytes(settings)))
 
 
 @torch.no_grad()

@@ -74,6 +74,12 @@ class SPS(Method[MethodSettings, SynthesisSettings], family="sps"):
         """The one of the embedding, then those that stages take turns with."""
         return settings.backbone, *settings.more_backbones
 
+    def working_memory(self, settings: MethodSettings, run: RunDescription, stage: int) -> int:
+        """The backbones of the stage, with a batch on its way through them."""
+        from dpdd.common.methods.sps.specification import working_memory
+
+        return working_memory(settings, run, stage)
+
     def synthesise(
         self,
         statistics: Sequence[Statistics],

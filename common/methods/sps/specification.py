@@ -19,6 +19,9 @@ from dpdd.common.models.backbone import load as load_backbone
 from dpdd.common.models.choice import AUTO, backbone_for, check_built_for
 from dpdd.common.synthesis.image_embedding import ImageEmbedding
 
+BATCH = 64
+"""Records that pass through a backbone together, in a silo."""
+
 
 @lru_cache(maxsize=16)
 def backbone(name: str, sha256: str = "") -> Backbone:
@@ -116,3 +119,10 @@ def stage_input_shapes(spec: FeatureStatistics) -> dict[str, tuple[int, ...]]:
     if spec.statistics:
         shapes["rows"] = (spec.classes, sum(statistic.width for statistic in spec.statistics))
     return shapes
+
+
+def working_memory(settings: MethodSettings, run: RunDescription, stage: int) -> int:
+    """The networks of a stage, one after the other, and their projections."""
+    spec = specification(settings, run, stage)
+    networks = {id(each): each for each in (spec.network, spec.embedding_network or spec.network)}
+    return sum(network.working_memory(run.shape, BATCH) for network in networks.values())

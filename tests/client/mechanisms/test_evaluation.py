@@ -15,6 +15,7 @@ from scipy import stats
 
 from dpdd.client import answering
 from dpdd.client.mechanisms.evaluation import MECHANISM, cell
+from dpdd.client.policy import OWN_BACKBONE
 from dpdd.client.records.records import Records
 from dpdd.client.silo import Silo
 from dpdd.common.methods.base import RunDescription
@@ -305,7 +306,7 @@ def test_a_backbone_that_does_not_ship_is_refused_even_where_a_file_would_be_fou
     monkeypatch.chdir(tmp_path)
     assert backbones.load("tiny", card.sha256).card == card
     refusal = refused(silo, taught(backbone="tiny", sha256=card.sha256))
-    assert refusal.reason is Reason.MALFORMED and "there is no backbone 'tiny' in dpdd" in refusal.message
+    assert refusal.reason is Reason.MALFORMED and refusal.message == OWN_BACKBONE
 
 
 def test_large_models_are_refused_by_their_settings_and_never_built(

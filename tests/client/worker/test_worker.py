@@ -18,6 +18,7 @@ from dpdd.common.errors import DataError, DpddError, IntegrityError
 from dpdd.common.wire.answer import SignedReleaseBytes
 from dpdd.common.wire.release import open_signed
 from tests.client.silos import make_request
+from tests.client.worker.forked import children
 from tests.client.worker.planted import RECORD, planted_method, planted_request, planted_silo, planted_worker
 from tests.server.transport.worlds import entries, until
 
@@ -29,13 +30,6 @@ pytestmark = pytest.mark.usefixtures("planted_method")
 def worker() -> Iterator[Worker]:
     with planted_worker() as a_worker:
         yield a_worker
-
-
-def children(pid: int) -> list[int]:
-    try:
-        return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
 
 
 def gone(pid: int) -> bool:

@@ -89,7 +89,7 @@ def test_one_stage_from_request_to_dataset(tmp_path: Path, capsys: pytest.Captur
     (request,) = here.request()
     assert request.name == "tiny.stage-0.request"
     assert here.request() == []  # the same bytes again
-    here.said(client, "plan", request, "--silo", here.silos["north"].folder)
+    here.said(client, "plan", request, "--silo", here.silos["north"].folder, "--quick")
     for silo in here.silos.values():
         assert "signed; ε = 10" in here.take(here.answer(silo, request), *key_of(silo))
     again = here.said(server, "request", here.scenario, "--out", here.out, "--coordinator", here.home)

@@ -1,4 +1,4 @@
-"""`kill -9` of a coordinator and its five silos at random instants.
+"""`kill -9` of a coordinator, its five silos and their workers at random instants.
 
 ``python -m tests.server.transport.soak --kills 100``
 
@@ -7,7 +7,8 @@ end with the same releases (but for the time in the ledger that each release poi
 bit, the same ledgers, and the bytes in the coordinator's store must be those in the outboxes.
 
 Processes are forked from this one, which has imported everything and started nothing, so that a restart costs
-milliseconds: most of the time is spent where a kill hurts.
+milliseconds: most of the time is spent where a kill hurts. Workers are struck while they plan, read, sum and send; each
+silo's at most twice in a run, as a request that ends its worker three times is not tried again.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 SILOS = 5
+MOST_STRIKES = 2
 SCENARIO = f"""
 name = "soak"
 [data]
@@ -58,6 +60,7 @@ def warm_up() -> None:
 
     import dpdd.client.mechanisms.dp_merf
     import dpdd.client.transport.node
+    import dpdd.client.worker.jobs
     import dpdd.common.methods.dp_merf.synthesis
     import dpdd.server.app
     import dpdd.server.transport.running  # noqa: F401
@@ -91,7 +94,10 @@ def answer(home: Path, silo: str, join_port: int) -> None:
     from dpdd.common.errors import DpddError
     from dpdd.common.progress import Console
     from dpdd.common.wire.exchange import Token
+    from tests.client.worker.forked import ForkedWorker
 
+    worker = ForkedWorker()
+    worker.start()
     folder = home / "silos" / silo
     while Silo(folder).settings.coordinator is None:
         try:
@@ -99,7 +105,7 @@ def answer(home: Path, silo: str, join_port: int) -> None:
         except DpddError as error:
             print(error, flush=True)
             time.sleep(0.1)
-    Node(folder, Console()).run()
+    Node(folder, Console(), worker=worker).run()
 
 
 @dataclass
@@ -108,8 +114,9 @@ class Children:
 
     log: Path
     makers: dict[str, Callable[[], None]]
+    chance: random.Random
     pids: dict[str, int] = field(default_factory=dict)
-    kills: int = 0
+    strikes: dict[str, int] = field(default_factory=dict)
 
     def start(self, name: str) -> None:
         """Fork it."""
@@ -139,6 +146,24 @@ class Children:
         os.waitpid(self.pids[name], 0)
         del self.pids[name]
 
+    def strike(self, name: str) -> bool:
+        """-9 for the worker of a silo, if one turns up within a second: when it does not matter, as it comes at random.
+
+        The node itself goes on.
+        """
+        from tests.client.worker.forked import workers_of
+
+        deadline = time.monotonic() + 1.0
+        while self.strikes.get(name, 0) < MOST_STRIKES and time.monotonic() < deadline:
+            for worker in workers_of(self.pids[name]):
+                time.sleep(self.chance.random() ** 2 * 0.2)
+                with contextlib.suppress(ProcessLookupError):
+                    if worker in workers_of(self.pids[name]):
+                        os.kill(worker, signal.SIGKILL)
+                        self.strikes[name] = self.strikes.get(name, 0) + 1
+                        return True
+        return False
+
 
 def one_run(template: Path, home: Path, kills: int, chance: random.Random, struck: dict[str, int]) -> dict[str, Any]:
     """A whole run with so many kills; what it left behind."""
@@ -148,7 +173,7 @@ def one_run(template: Path, home: Path, kills: int, chance: random.Random, struc
     makers: dict[str, Callable[[], None]] = {"server": lambda: serve(home, ports)}
     for silo in silos:
         makers[silo] = lambda silo=silo: answer(home, silo, ports[1])  # type: ignore[misc]
-    children = Children(home, makers)
+    children = Children(home, makers, chance)
     try:
         for name in makers:
             children.start(name)
@@ -157,6 +182,13 @@ def one_run(template: Path, home: Path, kills: int, chance: random.Random, struc
         while done is None:
             assert time.monotonic() < deadline, "the run does not end"
             if kills:
+                if chance.random() < 0.4:
+                    if children.strike(chance.choice(silos)):
+                        struck["worker"] = struck.get("worker", 0) + 1
+                        kills -= 1
+                        continue
+                    if (done := children.ended("server")) is not None:
+                        break
                 wait(home, chance)
                 victim = chance.choice(["server", *silos]) if chance.random() < 0.6 else "server"
                 if victim == "server" and (done := children.ended("server")) is not None:
