@@ -7,7 +7,7 @@ out of a later stage stays in the sums of those before, which the others were as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -102,7 +102,7 @@ class Aggregation:
         return self._left(releases, kept, left_out, "are plausible")
 
     def _left(
-        self, releases: Sequence[Release], kept: Sequence[Release], without: dict[str, str], which: str
+        self, releases: Sequence[Release], kept: Sequence[Release], without: Mapping[str, str], which: str
     ) -> Sequence[Release]:
         """`kept`, when silos of the others are named; DpddError when too few are left."""
         for silo, why in without.items():

@@ -216,7 +216,7 @@ def test_a_simulated_budget_admits_both_releases(name: str, tmp_path: Path) -> N
     scenario = Scenario.model_validate(
         {
             "name": "both",
-            "data": {"dataset": "fashion-slice", "silos": 1, "records_per_silo": 60},
+            "data": {"dataset": "fashion-slice", "silos": 1, "records_per_silo": 1500},
             "privacy": {"epsilon": 1.0},
             "method": {"name": name, "settings": settings},
             "evaluation": {"at_silos": {"epsilon": 0.5}},
@@ -231,7 +231,7 @@ name = "both"
 [data]
 dataset = "fashion-slice"
 silos = 1
-records_per_silo = 60
+records_per_silo = 1500
 [method]
 name = "{name}"
 [method.settings]

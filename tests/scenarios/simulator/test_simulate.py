@@ -46,7 +46,7 @@ batch = 16
 """
 
 
-def scenario_file(folder: Path, records: int = 300, epsilon: str = "1.0") -> Path:
+def scenario_file(folder: Path, records: int = 2000, epsilon: str = "1.0") -> Path:
     path = folder / "small.toml"
     path.write_text(SMALL.format(records=records, epsilon=epsilon))
     return path

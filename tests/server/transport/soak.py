@@ -38,11 +38,12 @@ dataset = "fashion-slice"
 silos = {SILOS}
 records_per_silo = 60
 [privacy]
-epsilon = 1.0
+epsilon = 8.0
 [method]
 name = "dp-merf"
 [method.settings]
 features = 8000
+count_weight = 0.5
 [synthesis]
 images_per_class = 1
 [synthesis.settings]
