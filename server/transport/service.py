@@ -91,6 +91,7 @@ class ExchangeServer:
         self._other_places = Places(MOST_OTHERS, "calls")
         self._join_places = Places(MOST_JOINING, "silos that join")
         self._stopping = threading.Event()
+        coordinator.keep_up(datetime.now(UTC))
         mutual, one_sided = _credentials(coordinator, mutual=True), _credentials(coordinator, mutual=False)
         self._server, self.port = on_loop(
             _listening(self._exchange_handlers(), address.host, address.port, mutual, MOST_MESSAGE)
