@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from dpdd.client.commands import coordinator, ledger, requests, setup
+from dpdd.client.commands import coordinator, describe, ledger, requests, setup
 from dpdd.common.cli import Commands
 
 
@@ -23,6 +23,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     init.add_argument("folder", type=Path, help="the silo's folder")
     init.add_argument("--encrypt-key", action="store_true", help="make a key that needs a passphrase")
     init.add_argument("--name", help="the silo's name (default: the folder's)")
+    commands.add(
+        "describe",
+        describe.describe,
+        "propose the columns of a table, as TOML for silo.toml, from the names and types of its columns",
+        "No value is read, so bounds and categories are yours to fill in: they are public. With --look they are "
+        "proposed from your records; then nothing protects what you paste.",
+        add_options=describe.add_options,
+    )
     _silo_command(
         commands, "preflight", setup.preflight, "read the data, check the policy, and say what is wrong", json=True
     )

@@ -73,7 +73,7 @@ def raw(split: Literal["train", "test"]) -> dict[str, Sequence[Any]]:
     def chance(name: str) -> NDArray[np.float64]:
         return uniforms(SEED, f"{NAME} {split} {name}", count)
 
-    def one_of(names: Sequence[str], name: str, ends: Sequence[float | NDArray[np.float64]]) -> NDArray[Any]:
+    def one_of(names: Sequence[str], name: str, ends: Sequence[Any]) -> NDArray[Any]:
         """The name whose share of [0, 1] a draw falls into; `ends` are where shares end, the last is 1."""
         drawn, chosen = chance(name), np.zeros(count, np.int64)
         for end in ends:

@@ -24,6 +24,7 @@ from PIL import Image, UnidentifiedImageError
 
 from dpdd.common.data.table.columns import Column, Date, Numeric
 from dpdd.common.data.table.decoding import Decoded
+from dpdd.common.data.table.encoding import bins_of
 from dpdd.common.errors import DataError
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 PUBLIC_SEED = 0
 """Draws the numbers of a published table within their bins."""
+DIGITS = 6
 IMAGE, LABEL, SOFT_LABEL = "image", "label", "soft_label"
 """The names of columns."""
 _MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
@@ -68,8 +70,15 @@ def arrow_type(column: Column) -> pa.DataType:
 
 
 def arrow_column(column: Column, decoded: Decoded) -> pa.Array:
-    """A decoded column; null where a value is missing."""
-    return pa.array(np.ma.getdata(decoded), arrow_type(column), mask=np.ma.getmaskarray(decoded))
+    """A decoded column; null where a value is missing.
+
+    Numbers have as many digits as are worth printing, the same on every machine, and stay in their bins.
+    """
+    values = np.ma.getdata(decoded)
+    if isinstance(column, Numeric) and not column.integer:
+        short = np.array([float(f"{value:.{DIGITS}g}") for value in values.tolist()], dtype=np.float64)
+        values = np.where(bins_of(column, short) == bins_of(column, values), short, values)
+    return pa.array(values, arrow_type(column), mask=np.ma.getmaskarray(decoded))
 
 
 def _features(dataset: LabelledSet) -> dict[str, Any]:

@@ -49,11 +49,12 @@ def verify(options: argparse.Namespace) -> None:
 def _checked_translations(folder: Path) -> list[str]:
     """The formats of others in an exported folder, after their records were compared with the dataset's."""
     from dpdd.common.synthesis.labelled_set import LabelledSet
-    from dpdd.server.publish import huggingface, image_folder
+    from dpdd.server.publish import huggingface, image_folder, table_files
 
     checks = {
         huggingface.FOLDER: huggingface.check_huggingface,
         image_folder.FOLDER: image_folder.check_image_folder,
+        table_files.FOLDER: table_files.check_table,
     }
     there = [name for name in checks if (folder / name).exists()]
     for name in there:

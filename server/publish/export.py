@@ -14,7 +14,7 @@ from typing import Any
 from dpdd.common.errors import ConfigError
 from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.common.synthesis.product_files import TEACHER
-from dpdd.server.publish import huggingface, image_folder
+from dpdd.server.publish import huggingface, image_folder, table_files
 from dpdd.server.publish.croissant import CROISSANT, write_croissant
 from dpdd.server.publish.registry_entry import REGISTRY, write_registry_entry
 from dpdd.server.report.card_text import release_rows
@@ -69,6 +69,9 @@ def _translate(partial: Path, card: Mapping[str, Any], with_image_folder: bool) 
         dataset = LabelledSet.load(partial / "dataset")
         if with_image_folder and dataset.is_table:
             raise ConfigError("--imagefolder is for images, and this dataset is a table")
+        if dataset.is_table:
+            table_files.write_table(partial / table_files.FOLDER, dataset, card)
+            written[f"{table_files.FOLDER}/"] = "Parquet and CSV with the original columns; schema and dictionary"
         huggingface.write_huggingface(partial / huggingface.FOLDER, dataset, card)
         written[f"{huggingface.FOLDER}/"] = "Parquet and README.md, for `datasets` and the hub"
         write_croissant(partial, dataset, card)

@@ -113,8 +113,10 @@ class SourceSpec(BaseModel):
 
     def located(self, base: Path) -> SourceSpec:
         """The same, with paths that are relative to `base` made absolute."""
-        named = [key for key in ("path", "labels", "password_file") if key in self.model_fields_set]
-        paths = {key: base.absolute() / path for key in named if (path := getattr(self, key)) is not None}
+        given: dict[str, Path | None] = {"labels": self.labels, "password_file": self.password_file}
+        if self.format != "sql":
+            given["path"] = self.path
+        paths: dict[str, Any] = {key: base.absolute() / path for key, path in given.items() if path is not None}
         if self.format == "sql" and self.url is not None:
             paths["url"] = located_url(self.url, base)
         return self.model_copy(update=paths)

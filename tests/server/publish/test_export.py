@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import tomllib
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
 
+from dpdd.common.data import formats
+from dpdd.common.data.formats import DataSpec
 from dpdd.common.errors import ConfigError, DataError, IntegrityError
 from dpdd.common.models.evaluation_convnet import EvaluationConvNet
 from dpdd.common.synthesis.arrow_table import arrow_table
@@ -72,8 +76,42 @@ def test_two_exports_have_the_same_bytes(tmp_path: Path) -> None:
 def test_a_table_has_no_images(tmp_path: Path, product: LabelledSet) -> None:
     finished_run(tmp_path / "run", product)
     out = exported(tmp_path / "run", tmp_path / "out")
-    assert {path.name for path in out.iterdir()} == {*ALWAYS, "huggingface", "croissant.json", "registry.yaml"}
+    assert {path.name for path in out.iterdir()} == {*ALWAYS, "table", "huggingface", "croissant.json", "registry.yaml"}
     assert server(["verify", str(out)]) == 0
+
+
+def test_a_table_is_published_with_its_original_columns(tmp_path: Path) -> None:
+    product = table(soft=True)
+    finished_run(tmp_path / "run", product)
+    folder = exported(tmp_path / "run", tmp_path / "out") / "table"
+    assert {path.name for path in folder.iterdir()} == {"table.parquet", "table.csv", "schema.toml", "DICTIONARY.md"}
+    assert product.schema is not None
+    read = pq.read_table(folder / "table.parquet")
+    assert [str(kind) for kind in read.schema.types] == ["int64", "double", "string", "date32[day]", "string"]
+    for path in (folder / "table.parquet", folder / "table.csv"):  # as a silo with this schema would read them
+        declared = tomllib.loads((folder / "schema.toml").read_text())["data"]
+        spec = DataSpec.model_validate({"format": path.suffix[1:], "path": path.name, **declared})
+        assert spec.table == product.schema
+        records = formats.load(spec, folder)
+        np.testing.assert_array_equal(records.features[:], product.rows)
+        np.testing.assert_array_equal(records.labels, product.labels)
+    words = (folder / "DICTIONARY.md").read_text()
+    assert "| `age` | whole number | 0 to 100, 10 linear bins | yes |" in words
+    assert "| `kind` (label) | categorical | coat, shoe / boot | no |" in words
+
+
+@pytest.mark.parametrize("name", ["table.csv", "table.parquet"])
+def test_verify_compares_the_files_of_a_table_with_the_dataset(tmp_path: Path, name: str) -> None:
+    finished_run(tmp_path / "run", table())
+    out = exported(tmp_path / "run", tmp_path / "out")
+    path = out / "table" / name
+    if name == "table.csv":
+        path.write_text(path.read_text().replace("some", "much", 1))
+    else:
+        pq.write_table(pq.read_table(path).slice(1), path)
+    assert server(["verify", str(out)]) == IntegrityError.exit_code
+    path.unlink()
+    assert server(["verify", str(out)]) == IntegrityError.exit_code
 
 
 def test_a_model_comes_without_the_formats_of_datasets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -61,7 +61,14 @@ class CsvFile:
         self._rest = b""
 
     def header(self) -> list[str]:
-        """The columns' names: the first line."""
+        """The columns' names."""
+        names = _cells(self.first_line(), self._separator) or []
+        if not any(names):
+            raise DataError(f"{shown(self._path)} does not begin with a header line; its first line names the columns")
+        return [name.strip() for name in names]
+
+    def first_line(self) -> str:
+        """The line with the columns' names, as it is."""
         with reading(self._path, WHAT):
             while b"\n" not in self._rest and len(self._rest) <= LONGEST_HEADER:
                 piece = self._source.read(BLOCK)
@@ -76,10 +83,7 @@ class CsvFile:
             raise DataError(
                 f"{shown(self._path)} has lines that end in a carriage return alone; write it with usual ones"
             )
-        names = _cells(text, self._separator) or []
-        if not any(names):
-            raise DataError(f"{shown(self._path)} does not begin with a header line; its first line names the columns")
-        return [name.strip() for name in names]
+        return text
 
     def blocks(self) -> Iterator[Lines]:
         """All other lines, some megabytes at a time."""

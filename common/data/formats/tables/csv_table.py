@@ -6,6 +6,8 @@ A line with another number of cells than the header has is no record, and neithe
 
 from __future__ import annotations
 
+import csv
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -13,28 +15,36 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
-from dpdd.common.data.formats.spec import DataSpec
+from dpdd.common.data.formats.spec import SourceSpec
 from dpdd.common.data.formats.tables.block import Block, positions_of
 from dpdd.common.data.formats.tables.csv_lines import LONGEST_LINE, WHAT, CsvFile, Lines
-from dpdd.common.files.untrusted import require_file
+from dpdd.common.errors import DataError
+from dpdd.common.files.untrusted import require_file, shown
 
 
-def blocks(spec: DataSpec, base: Path, wanted: Sequence[str]) -> Iterator[Block]:
+def blocks(spec: SourceSpec, base: Path, wanted: Sequence[str]) -> Iterator[Block]:
     """The wanted columns of the file, as text."""
     path = base / spec.path
     require_file(path, WHAT)
     with closing(CsvFile(path, spec.separator, spec.encoding)) as file:
         names = file.header()
+        meant = suggested_separator(names[0])
+        if len(names) == 1 and meant is not None:
+            raise DataError(
+                f"{shown(path)} has one column only, whose name looks like several; is separator = {json.dumps(meant)}?"
+            )
         chosen = positions_of(names, wanted, path)
         for lines in file.blocks():
             yield _parsed(lines, len(names), chosen, spec.separator)
 
 
-def header(path: Path, separator: str, encoding: str) -> list[str]:
-    """The columns' names."""
+def header(path: Path, separator: str | None, encoding: str) -> tuple[list[str], str]:
+    """The columns' names, and what stands between them: what is given, or what seems to."""
     require_file(path, WHAT)
-    with closing(CsvFile(path, separator, encoding)) as file:
-        return file.header()
+    with closing(CsvFile(path, separator or ",", encoding)) as file:
+        line = file.first_line()
+    found = separator or suggested_separator(line) or ","
+    return [name.strip() for name in next(csv.reader([line], delimiter=found), [])], found
 
 
 def _parsed(lines: Lines, width: int, chosen: Sequence[int], separator: str) -> Block:
@@ -70,11 +80,12 @@ def _parsed(lines: Lines, width: int, chosen: Sequence[int], separator: str) -> 
     return Block([column.combine_chunks() for column in columns], rows + len(whole), dropped)
 
 
-def suggested_separator(line: str) -> str:
-    """The separator that a header line seems to have.
+def suggested_separator(line: str) -> str | None:
+    """The separator that a header line seems to have, if any.
 
     >>> suggested_separator("age;weight, in kg;sick")
     ';'
     """
     counts = {separator: line.count(separator) for separator in (",", ";", "\t", "|")}
-    return max(counts, key=lambda separator: counts[separator])
+    most = max(counts, key=lambda separator: counts[separator])
+    return most if counts[most] else None

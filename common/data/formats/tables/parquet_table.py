@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from dpdd.common.data.formats.spec import DataSpec
+from dpdd.common.data.formats.spec import SourceSpec
 from dpdd.common.data.formats.tables.block import Block, positions_of
 from dpdd.common.files.untrusted import check_growth, reading, require_file
 
@@ -16,7 +16,7 @@ ROWS = 1 << 16
 _BUFFER = 1 << 20
 
 
-def blocks(spec: DataSpec, base: Path, wanted: Sequence[str]) -> Iterator[Block]:
+def blocks(spec: SourceSpec, base: Path, wanted: Sequence[str]) -> Iterator[Block]:
     """The wanted columns of the file."""
     path = base / spec.path
     size = require_file(path, WHAT)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dpdd.common.data.features import Features, LazyFeatures
-from dpdd.common.data.formats.spec import DataSpec, Format
+from dpdd.common.data.formats.spec import DataSpec, Format, SourceSpec
 from dpdd.common.data.formats.tables import csv_table, parquet_table, sql_query
 from dpdd.common.data.formats.tables.block import Block, Intake
 from dpdd.common.data.labelled_records import LabelledRecords
@@ -26,7 +26,7 @@ from dpdd.common.data.table.columns import Column
 from dpdd.common.data.table.encoding import Codes, encode_column
 from dpdd.common.data.table.schema import TableSchema
 
-SOURCES: dict[Format, Callable[[DataSpec, Path, Sequence[str]], Iterator[Block]]] = {
+SOURCES: dict[Format, Callable[[SourceSpec, Path, Sequence[str]], Iterator[Block]]] = {
     "csv": csv_table.blocks,
     "parquet": parquet_table.blocks,
     "sql": sql_query.blocks,

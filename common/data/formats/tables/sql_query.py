@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpdd.common.data.formats.spec import DataSpec, SourceSpec
+from dpdd.common.data.formats.spec import SourceSpec
 from dpdd.common.data.formats.tables.block import Block, positions_of
 from dpdd.common.errors import ConfigError, DataError
 from dpdd.common.files.untrusted import shown
@@ -25,7 +25,7 @@ ROWS = 1 << 13
 _NAMES = 60
 
 
-def blocks(spec: DataSpec, base: Path, wanted: Sequence[str]) -> Iterator[Block]:
+def blocks(spec: SourceSpec, base: Path, wanted: Sequence[str]) -> Iterator[Block]:
     """The wanted columns of the query's result."""
     with _connected(spec, base) as connection:
         query = _query(spec)

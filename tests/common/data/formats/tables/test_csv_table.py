@@ -153,6 +153,8 @@ def test_where_blocks_end_makes_no_difference(lines: list[str], size: int) -> No
     ("text", "sentence"),
     [
         ("", "does not begin with a header line"),
+        (as_csv(RECORDS, ";"), r'one column only.* is separator = ";"\?'),
+        (as_csv(RECORDS, ";"), r'one column only.* is separator = ";"\?'),
         ("age,dose\n1,2\n", "has no column 'ward'; its columns are: 'age', 'dose'"),
         (PLAIN.replace("dose", "age", 1), "has the column 'age' more than once"),
         (PLAIN.replace("\n", "\r"), "carriage return alone"),
