@@ -26,6 +26,7 @@ from dpdd.common.data.labelled_images import LabelledImages
 from dpdd.common.errors import DpddError, IntegrityError, WireError
 from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.registry import method
+from dpdd.common.methods.verification import Expected, expected_of
 from dpdd.common.models.backbone import Backbone
 from dpdd.common.progress import Console
 from dpdd.common.synthesis.labelled_set import LabelledSet
@@ -39,7 +40,7 @@ from dpdd.common.wire.request import Kind
 from dpdd.server.aggregation.rules import aggregate
 from dpdd.server.aggregation.union import class_counts as union_counts
 from dpdd.server.aggregation.union import opened, union
-from dpdd.server.aggregation.usable import check_statistics, usable_releases
+from dpdd.server.aggregation.usable import UNUSABLE, check_quorum, check_statistics, usable_releases
 from dpdd.server.evaluation.at_silos import check as check_at_silos
 from dpdd.server.evaluation.at_silos import sent_models
 from dpdd.server.evaluation.base import Classifier
@@ -191,29 +192,29 @@ class Run:
     def aggregated(self, now: Sequence[RequestGroup], releases: Sequence[Release]) -> Stage:
         """A stage that was answered, with the sums over silos."""
         request = now[0].request
+        expected = {group.request.id: expected_of(group.request) for group in now}
         if request.kind is Kind.DISTILLED_SET:
-            return Stage(now, self._usable(releases, lambda release: opened(release, request)), None)
+            return Stage(now, self._usable(releases, expected, lambda release: opened(release, request)), None)
         chosen = method(request.method)
         settings = chosen.settings(request.settings)
         layout = chosen.layout(settings, RunDescription.of(request), request.stage)
         weight = chosen.count_weight(settings, request.stage)
         with self.phase("synthesis"):
-            kept = self._usable(releases, lambda release: check_statistics(release, layout, weight, len(releases)))
+            kept = self._usable(
+                releases, expected, lambda release: check_statistics(release, layout, weight, len(releases))
+            )
             total = aggregate(kept, layout, self.scenario.method.aggregation, weight)
         return Stage(now, kept, replace(total, stage_input=request.stage_input))
 
-    def _usable(self, releases: Sequence[Release], check: Callable[[Release], object]) -> Sequence[Release]:
+    def _usable(
+        self, releases: Sequence[Release], expected: Mapping[str, Expected], check: Callable[[Release], object]
+    ) -> Sequence[Release]:
         """The releases that can be aggregated; silos of the others are named. DpddError when too few are left."""
-        kept, unusable = usable_releases(releases, check)
+        kept, unusable = usable_releases(releases, expected, check)
         for silo, why in unusable.items():
             self.console.say(f"  without {silo}: {why}")
         self.missing |= unusable
-        if unusable and len(kept) < min(self.scenario.exchange.quorum, len(releases)):
-            reasons = "; ".join(f"{silo}: {why}" for silo, why in sorted(unusable.items()))
-            needed = min(self.scenario.exchange.quorum, len(releases))
-            raise DpddError(
-                f"{len(kept)} of {len(releases)} releases can be used, and the quorum is {needed} ({reasons})"
-            )
+        check_quorum(len(kept), len(releases), self.scenario.exchange.quorum, unusable)
         return kept
 
     def stored(self, asked: Sequence[RequestGroup], store: Store) -> list[Release]:
@@ -245,6 +246,7 @@ class Run:
             if silo not in told:
                 self.console.say(f"  without {silo}: {why}")
         self.missing |= trouble
+        check_quorum(len(releases), len(releases) + len(trouble), self.scenario.exchange.quorum, trouble)
         if not releases:
             what = f"answered stage {stage}" if stage > 0 else "released anything"
             reasons = "; ".join(f"{who}: {why}" for who, why in sorted(self.missing.items()))
@@ -353,7 +355,7 @@ class Run:
                 else:
                     _keep(answer.data, to[node], store, self.roster)
             except (WireError, DpddError) as error:
-                trouble[who] = f"sent something unusable: {error}"
+                trouble[who] = f"{UNUSABLE}: {error}"
             self.console(what, done, len(messages))
         return trouble
 

@@ -26,6 +26,7 @@ from dpdd.common.errors import ConfigError, DpddError, IntegrityError, WireError
 from dpdd.server.transport.authority import common_name
 from dpdd.server.transport.limits import CallRates
 from dpdd.server.transport.registry import Expired, Registry, Revoked, Unknown
+from dpdd.server.transport.request_queue import NotPlanned
 
 log = logging.getLogger("dpdd.exchange")
 
@@ -55,6 +56,7 @@ _CODES: list[tuple[type[BaseException], grpc.StatusCode]] = [
     (Expired, grpc.StatusCode.UNAUTHENTICATED),
     (Revoked, grpc.StatusCode.PERMISSION_DENIED),
     (Busy, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (NotPlanned, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (Superseded, grpc.StatusCode.ABORTED),
     (IntegrityError, grpc.StatusCode.DATA_LOSS),
     (WireError, grpc.StatusCode.INVALID_ARGUMENT),

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import grpc
 
 from dpdd.common.errors import ConfigError, DpddError, WireError
+from dpdd.common.methods.verification import check_size
 from dpdd.common.wire.answer import Refusal, decode_answer
 from dpdd.common.wire.exchange import MOST_MESSAGE, MOST_REQUEST, Manifest, Piece, read_part, sign_request
 from dpdd.common.wire.parsing import check, parse, shown
@@ -318,6 +319,7 @@ class ExchangeServer:
     def _manifest(self, message: transfer_pb2.Manifest, call: Call) -> Manifest:
         manifest = Manifest.from_wire(message)
         self._check_asked(manifest.request_id, call)
+        check_size(manifest.size, self._current.queue().expected(manifest.request_id))
         return manifest
 
     def _check_asked(self, request_id: str, call: Call) -> None:
