@@ -13,12 +13,10 @@ from dpdd.client.config import PolicySettings
 from dpdd.client.ledger.ledger import Ledger
 from dpdd.client.outbox import Outbox
 from dpdd.client.policy import Refused
-from dpdd.common.methods.plan import Plan
+from dpdd.common.methods.plan import ENVELOPE, Plan
 from dpdd.common.wire.answer import Reason
 from dpdd.common.wire.request import ReleaseRequest
 
-ENVELOPE = 1 << 16
-"""Bytes of a release beside its payload: names, layout, guarantee, signature."""
 _DAY = timedelta(days=1)
 
 

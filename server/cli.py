@@ -123,9 +123,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     verify = commands.add(
         "verify",
         publishing.verify,
-        "check a finished run: the dataset's and its teacher's hash, every release's signature and guarantee",
+        "check a finished or exported run: hashes, signatures, and each release's noise, layout and ε by its request",
     )
     verify.add_argument("folder", type=Path, help="the run's folder (with card.json)")
+    verify.add_argument("--thorough", action="store_true", help="recompute ε by a second accountant, too (Rényi)")
     commands.names["scenario"] = _shipped
     return commands.main(arguments)
 

@@ -29,17 +29,19 @@ def open_database(
     error: type[DpddError] = DpddError,
     timeout: float = 30.0,
     thorough: bool = True,
+    read_only: bool = False,
 ) -> sqlite3.Connection:
     """The database at `path`, which must be there and have these tables; `what` it is, for people.
 
     `thorough` reads all of it (`PRAGMA quick_check`), which costs time in proportion to its size. Nothing is
-    written, so that a read-only one opens too.
+    written, so that a read-only one opens too; with `read_only` nothing can be, then or later.
     """
     db: sqlite3.Connection | None = None
     try:
         if path.stat().st_size == 0:
             raise error(f"{path}: {what} is an empty file: it was cut short; {_RESTORE}")
-        db = sqlite3.connect(path, timeout=timeout, isolation_level=None, check_same_thread=False)
+        name = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rw'}"
+        db = sqlite3.connect(name, timeout=timeout, isolation_level=None, check_same_thread=False, uri=True)
         db.execute("PRAGMA synchronous = EXTRA")
         _check(db, path, what, tables, error, thorough=thorough)
         return db

@@ -18,6 +18,9 @@ from dpdd.common.privacy.events import Event, Gaussian, NonPrivate, compose
 from dpdd.common.privacy.privatise import noise_distance
 from dpdd.common.wire.request import ReleaseRequest
 
+ENVELOPE = 1 << 16
+"""Bytes of a release beside its payload: names, layout, guarantee, signature."""
+
 
 @dataclass(frozen=True)
 class ArrayType:

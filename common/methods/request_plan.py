@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -15,7 +16,7 @@ from dpdd.common.config import Settings
 from dpdd.common.errors import ConfigError
 from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.plan import ArrayType, Plan
-from dpdd.common.methods.registry import AnyMethod, method, query
+from dpdd.common.methods.registry import AnyMethod, AnyQuery, method, query
 from dpdd.common.privacy.events import compose
 from dpdd.common.synthesis.distilled_set import IMAGES, ROWS, distilled_set_settings, method_values
 from dpdd.common.wire.request import Kind, ReleaseRequest
@@ -24,15 +25,19 @@ MOST_PLANS = 16
 """How many plans are kept, each some hundred bytes: by the request's id, since a request may carry large inputs."""
 
 _plans: dict[str, Plan] = {}
+_lock = threading.Lock()
 
 
 def settings_of(request: ReleaseRequest) -> Settings:
     """The method's settings; ConfigError where the request cannot be asked of anybody."""
-    chosen = query(request.method)
+    chosen: AnyQuery = query(request.method)
     if request.kind not in chosen.release_kinds:
         raise ConfigError(f"{request.method} has no {request.kind.words} to release")
     chosen.check_budget(request.epsilon)
     settings: Settings = chosen.settings(method_values(request))
+    stages = 1 if request.kind is Kind.DISTILLED_SET else chosen.stages(settings)
+    if request.stage >= stages:
+        raise ConfigError(f"there is no stage {request.stage}: {request.method} with these settings has {stages}")
     return settings
 
 
@@ -45,10 +50,12 @@ def planned(request: ReleaseRequest, settings: Settings) -> Plan:
 def plan_of(request: ReleaseRequest) -> Plan:
     """The plan that everybody derives of `request`. The last few are kept, as accounting for samples takes a while."""
     identifier = request.id
-    plan = _plans.pop(identifier, None) or planned(request, settings_of(request))
-    _plans[identifier] = plan
-    while len(_plans) > MOST_PLANS:
-        _plans.pop(next(iter(_plans)), None)
+    plan = _plans.get(identifier) or planned(request, settings_of(request))
+    with _lock:
+        _plans.pop(identifier, None)  # the last asked for stays longest
+        _plans[identifier] = plan
+        while len(_plans) > MOST_PLANS:
+            del _plans[next(iter(_plans))]
     return plan
 
 

@@ -6,6 +6,7 @@ Neither way accepts arrays, so there is no way to build one from clean sums.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import mmap
 from collections.abc import Mapping
@@ -33,7 +34,11 @@ _ONLY_HERE = object()
 
 @dataclass(frozen=True, eq=False)
 class Release:
-    """Privatised arrays, what they cost, who made them for which request, and the ledger entry that paid."""
+    """Privatised arrays, what they cost, who made them for which request, and the ledger entry that paid.
+
+    `planned` is the event that its request asks for, once the release was found to be what was asked for
+    (`dpdd.common.methods.verification`); it does not travel. Only such a release is aggregated.
+    """
 
     request_id: str
     silo: str
@@ -48,11 +53,23 @@ class Release:
     software: str
     public_counts: tuple[int, ...] = ()
     held_out: bool = False
+    planned: Event | None = None
     _made_by: InitVar[object] = None  # not kept: dataclasses.replace cannot pass it on
 
     def __post_init__(self, _made_by: object) -> None:
         if _made_by is not _ONLY_HERE:
             raise TypeError("a Release is made by release_of() or decode_release(); it cannot be built from arrays")
+
+    @property
+    def header(self) -> ReleaseHeader:
+        """What it states, without its arrays."""
+        return _header(self, {name: (str(array.dtype), array.shape) for name, array in self.arrays.items()})
+
+    def as_planned(self, event: Event) -> Release:
+        """The same, which was found to be what a request for `event` asks for."""
+        found = copy.copy(self)
+        object.__setattr__(found, "planned", event)
+        return found
 
     def encode(self) -> bytes:
         """The release as protobuf bytes."""
@@ -210,10 +227,33 @@ def _end_of_first_field(head: bytes) -> int | None:
 
 @dataclass(frozen=True)
 class ReleaseHeader:
-    """Which silo a signed release on disk names, and which request it answers."""
+    """What a release states, and of its arrays no more than their dtypes and shapes: small, however large they are."""
 
     silo: str
     request_id: str
+    method: str
+    kind: Kind
+    event: Event
+    guarantee: Guarantee
+    distance: float
+    releasable: bool
+    public_counts: tuple[int, ...]
+    arrays: Mapping[str, tuple[str, tuple[int, ...]]]
+
+
+def _header(release: Release, arrays: Mapping[str, tuple[str, tuple[int, ...]]]) -> ReleaseHeader:
+    return ReleaseHeader(
+        release.silo,
+        release.request_id,
+        release.method,
+        release.kind,
+        release.event,
+        release.guarantee,
+        release.distance,
+        release.releasable,
+        release.public_counts,
+        arrays,
+    )
 
 
 def inspect_signed(path: Path, trusted: bytes, signed: bytes) -> ReleaseHeader:
@@ -232,22 +272,29 @@ def inspect_signed(path: Path, trusted: bytes, signed: bytes) -> ReleaseHeader:
         raise WireError(f"not a release: {one_line(error)}") from None
 
 
-def _inspect(data: memoryview, trusted: bytes, signed: bytes) -> ReleaseHeader:
+def inspect_bytes(data: bytes, trusted: bytes | None = None) -> ReleaseHeader:
+    """The same of bytes: nothing of them is copied, so that arrays can be checked before they are loaded."""
+    end = _end_of_first_field(data[:16])
+    check(end is not None, "a signed release starts with the release")
+    with memoryview(data) as view:
+        return _inspect(view, trusted, hashlib.sha256(view[:end]).digest())
+
+
+def _inspect(data: memoryview, trusted: bytes | None, signed: bytes) -> ReleaseHeader:
     check(len(data) <= MOST_BYTES, f"a release of {len(data)} bytes; {MOST_BYTES} is the most")
     rest, (inside,) = without(data, 1, most=1)
     check(_end_of_first_field(bytes(data[:16])) == inside[1], "a signed release starts with the release")
     _check_signature(parse(release_pb2.SignedRelease, rest), signed, trusted)
     with data[inside[0] : inside[1]] as release:
-        rest, arrays = without(release, 5, most=MOST_FIELDS)
-        names: set[str] = set()
-        for start, end in arrays:
+        rest, spans = without(release, 5, most=MOST_FIELDS)
+        arrays: dict[str, tuple[str, tuple[int, ...]]] = {}
+        for start, end in spans:
             with release[start:end] as array:
                 head, contents = without(array, 4, most=1)
                 message = parse(array_pb2.Array, head)
-                check_array(message, sum(end - start for start, end in contents), names)
-                names.add(message.name)
-        header = _checked(parse(release_pb2.Release, rest), {})
-    return ReleaseHeader(header.silo, header.request_id)
+                dtype = check_array(message, sum(end - start for start, end in contents), arrays)
+                arrays[message.name] = str(dtype), tuple(message.shape)
+        return _header(_checked(parse(release_pb2.Release, rest), {}), arrays)
 
 
 def _check_signature(message: release_pb2.SignedRelease, digest: bytes, trusted: bytes | None) -> None:

@@ -69,5 +69,10 @@ def released_arrays(release: Release, layout: Layout, count_weight: float | None
 
 
 def noise_of(release: Release) -> float:
-    """Standard deviation of the noise in each entry of a release, in units of the clip norm."""
-    return noise_in(release.event)
+    """Standard deviation of the noise in each entry of a release, in units of the clip norm.
+
+    It is that of the event that the request asks for, and never what a silo says of itself: by it silos are weighed.
+    """
+    if release.planned is None:
+        raise IntegrityError(f"the release of silo {release.silo} was not compared with its request")
+    return noise_in(release.planned)

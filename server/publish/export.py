@@ -1,7 +1,8 @@
 """A published folder: what may be shown of a finished run, whole or not at all.
 
-It has what `dpdd-server verify` checks (the dataset, its card, the signed releases that the card cites) and the same
-dataset and card in the formats of others. Nothing in it depends on when or where it was written.
+It has what `dpdd-server verify` checks (the dataset, its card, the signed releases that the card cites, the requests
+that they answer) and the same dataset and card in the formats of others. Nothing in it depends on when or where it was
+written.
 """
 
 from __future__ import annotations
@@ -18,11 +19,20 @@ from dpdd.server.publish import huggingface, image_folder, table_files
 from dpdd.server.publish.croissant import CROISSANT, write_croissant
 from dpdd.server.publish.registry_entry import REGISTRY, write_registry_entry
 from dpdd.server.report.card_text import release_rows
+from dpdd.server.report.verification import REQUESTS
 
 
-def export(run: Path, card: Mapping[str, Any], out: Path, *, with_image_folder: bool = False) -> dict[str, str]:
+def export(
+    run: Path,
+    card: Mapping[str, Any],
+    out: Path,
+    requests: Mapping[str, bytes],
+    *,
+    with_image_folder: bool = False,
+) -> dict[str, str]:
     """Write what may be published of `run`, whose card was checked, into the new folder `out`.
 
+    `requests`, by their ids, are those that the releases answer: with them anybody can recompute what was asked for.
     Returned is what there is, by file or folder. A model has no records, so it comes without the formats of datasets;
     a run that protects nobody is no deployment for the registry.
     """
@@ -31,7 +41,7 @@ def export(run: Path, card: Mapping[str, Any], out: Path, *, with_image_folder: 
     partial = out.with_name(f".{out.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     try:
-        written = _copy(run, card, partial)
+        written = _copy(run, card, partial) | _write_requests(partial, requests)
         written |= _translate(partial, card, with_image_folder)
         partial.rename(out)
     finally:
@@ -60,6 +70,16 @@ def _copy(run: Path, card: Mapping[str, Any], partial: Path) -> dict[str, str]:
         "CARD.md, card.json": "what it promises, and to whom",
         "store/": f"{len(digests)} signed releases",
     }
+
+
+def _write_requests(partial: Path, requests: Mapping[str, bytes]) -> dict[str, str]:
+    """What the releases answer, as files that are named by their ids."""
+    if not requests:
+        return {}
+    (partial / REQUESTS).mkdir()
+    for request_id, data in requests.items():
+        (partial / REQUESTS / f"{request_id}.request").write_bytes(data)
+    return {f"{REQUESTS}/": f"{len(requests)} request{'s' if len(requests) > 1 else ''}, which they answer"}
 
 
 def _translate(partial: Path, card: Mapping[str, Any], with_image_folder: bool) -> dict[str, str]:

@@ -12,8 +12,8 @@ import numpy as np
 
 from dpdd.common.cli import software
 from dpdd.common.errors import IntegrityError
+from dpdd.common.methods.verification import recomputed_guarantee
 from dpdd.common.privacy import events
-from dpdd.common.privacy.accounting import guarantee
 from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.common.synthesis.product import Product
 from dpdd.common.synthesis.product_files import TEACHER, file_sha256
@@ -81,15 +81,11 @@ def together(releases: Sequence[Release]) -> dict[str, Any]:
     if math.isinf(sum(release.guarantee.epsilon for release in releases)):
         return {"epsilon": None, "delta": delta, "accountant": "none"}
     assumed = math.fsum({release.request_id: release.guarantee.epsilon for release in releases}.values()) + 1.0
-    while True:
-        left = delta - (1.0 + math.exp(min(assumed, 700.0))) * distance
-        if left <= 0.0:
-            return {"epsilon": None, "delta": delta, "accountant": "none"}
-        found = guarantee(event, left)
-        if found.epsilon <= assumed:  # so that no less was taken off δ than this ε needs
-            rounded_up = math.ceil(found.epsilon * 1e4) / 1e4  # so that what is printed is a bound, too
-            return {"epsilon": rounded_up, "delta": delta, "accountant": found.accountant}
-        assumed = found.epsilon + 1.0
+    found = recomputed_guarantee(event, distance, delta, assumed)
+    if math.isinf(found.epsilon):
+        return {"epsilon": None, "delta": delta, "accountant": "none"}
+    rounded_up = math.ceil(found.epsilon * 1e4) / 1e4  # so that what is printed is a bound, too
+    return {"epsilon": rounded_up, "delta": delta, "accountant": found.accountant}
 
 
 def write_card(

@@ -15,6 +15,7 @@ from dpdd.common.errors import ConfigError, DpddError
 from dpdd.common.methods.registry import method
 from dpdd.common.wire.release import Release
 from dpdd.common.wire.request import Kind, ReleaseRequest, decode_request
+from dpdd.server.aggregation.usable import usable_releases
 from dpdd.server.evaluation import at_silos
 from dpdd.server.run.requests import RequestGroup
 
@@ -72,9 +73,13 @@ def evaluate_at_silos(
             missing = run.ask(grid, [group], store, "asking the silos to evaluate")
         except DpddError as error:  # fewer than the quorum: the dataset is made, and this is what there is
             console.say(f"  evaluation at the silos: {error}")
-    releases = [release for release in store.releases(request.id, run.roster) if release.silo in silos]
+    releases, unusable = usable_releases(
+        [release for release in store.releases(request.id, run.roster) if release.silo in silos],
+        {request.id: store.expected(request.id)},
+    )
     for release in releases:
         missing.pop(release.silo, None)
+    missing |= unusable
     for silo in sorted(silos - {release.silo for release in releases}):
         missing.setdefault(silo, "did not answer")
     for silo, why in missing.items():

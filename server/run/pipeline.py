@@ -37,6 +37,7 @@ from dpdd.common.wire.release import Release
 from dpdd.common.wire.request import Kind
 from dpdd.server.aggregation.influence import rows as influence_rows
 from dpdd.server.aggregation.union import opened, union
+from dpdd.server.aggregation.usable import UNUSABLE, check_quorum
 from dpdd.server.evaluation.at_silos import check as check_at_silos
 from dpdd.server.evaluation.at_silos import sent_models
 from dpdd.server.evaluation.base import Classifier
@@ -218,6 +219,7 @@ class Run:
             if silo not in told:
                 self.console.say(f"  without {silo}: {why}")
         self.missing |= trouble
+        check_quorum(len(releases), len(releases) + len(trouble), self.scenario.exchange.quorum, trouble)
         if not releases:
             what = f"answered stage {stage}" if stage > 0 else "released anything"
             reasons = "; ".join(f"{who}: {why}" for who, why in sorted(self.missing.items()))
@@ -347,7 +349,7 @@ class Run:
                 else:
                     _keep(answer.data, to[node], store, self.roster)
             except (WireError, DpddError) as error:
-                trouble[who] = f"sent something unusable: {error}"
+                trouble[who] = f"{UNUSABLE}: {error}"
             self.console(what, done, len(messages))
         return trouble
 

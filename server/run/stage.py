@@ -17,6 +17,7 @@ from dpdd.common.errors import DpddError
 from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.registry import method
 from dpdd.common.methods.request_plan import plan_of
+from dpdd.common.methods.verification import Expected, expected_of
 from dpdd.common.privacy.clipping import Layout
 from dpdd.common.synthesis.distilled_set import method_values
 from dpdd.common.synthesis.priors import ClassCounts, released_counts
@@ -58,8 +59,9 @@ class Aggregation:
         """A stage that was answered; DpddError where too few of the releases can be used."""
         request = now[0].request
         requests = {group.request.id: group.request for group in now}
+        expected = {name: expected_of(each) for name, each in requests.items()}
         if request.kind is Kind.DISTILLED_SET:
-            kept = self._usable(releases, lambda release: opened(release, requests[release.request_id]))
+            kept = self._usable(releases, expected, lambda release: opened(release, requests[release.request_id]))
             kept = self._plausible(kept, requests, self._odd_set)
             return Stage(now, kept, None, self._of_union(kept, request))
         chosen = method(request.method)
@@ -67,15 +69,19 @@ class Aggregation:
         layout = chosen.layout(settings, RunDescription.of(request), request.stage)
         weight = chosen.count_weight(settings, request.stage)
         rule = self.scenario.aggregation.rule
-        kept = self._usable(releases, lambda release: check_statistics(release, layout, weight, len(releases)))
+        kept = self._usable(
+            releases, expected, lambda release: check_statistics(release, layout, weight, len(releases))
+        )
         kept = self._plausible(kept, requests, lambda release, asked: self._odd_sums(release, asked, layout, weight))
         total = aggregate(kept, layout, rule, weight)
         moved = influence.of_sums(kept, layout, weight, RULES[rule], total, request.classes)
         return Stage(now, kept, replace(total, stage_input=request.stage_input), moved)
 
-    def _usable(self, releases: Sequence[Release], check: Callable[[Release], object]) -> Sequence[Release]:
-        """The releases that can be aggregated."""
-        kept, unusable = usable_releases(releases, check)
+    def _usable(
+        self, releases: Sequence[Release], expected: Mapping[str, Expected], check: Callable[[Release], object]
+    ) -> Sequence[Release]:
+        """The releases that are what was asked for, and can be aggregated."""
+        kept, unusable = usable_releases(releases, expected, check)
         return self._left(releases, kept, unusable, "can be used")
 
     def _plausible(
@@ -107,7 +113,7 @@ class Aggregation:
         """`kept`, when silos of the others are named; DpddError when too few are left."""
         for silo, why in without.items():
             self.say(f"  without {silo}: {why}")
-        self.missing |= without
+        self.missing.update(without)
         needed = min(self.scenario.exchange.quorum, len(releases))
         if without and len(kept) < max(needed, 1):
             reasons = "; ".join(f"{silo}: {why}" for silo, why in sorted(without.items()))

@@ -9,14 +9,18 @@ import hashlib
 import re
 import reprlib
 import sqlite3
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from dpdd.common.config import one_line
 from dpdd.common.errors import DpddError, IntegrityError
 from dpdd.common.files.atomic import sync_folder, write_atomically
 from dpdd.common.files.database import make_database, open_database
-from dpdd.common.wire.release import Release, open_signed
+from dpdd.common.methods.verification import Expected, check_release, check_size, expected_of
+from dpdd.common.wire.release import Release, inspect_bytes, open_signed
+from dpdd.common.wire.request import decode_request
 from dpdd.server.run.roster import Roster
 
 _SHA256 = re.compile("[0-9a-f]{64}")
@@ -57,6 +61,7 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._expected: dict[str, Expected] = {}
         try:
             folder.mkdir(parents=True, exist_ok=True)
             sync_folder(folder.parent)
@@ -74,12 +79,26 @@ class Store:
         """Keep a request."""
         self._db.execute("INSERT OR IGNORE INTO requests VALUES (?, ?)", (request_id, data))
 
+    def expected(self, request_id: str) -> Expected:
+        """What the answers to a request of this run are; it is planned once, which can take minutes."""
+        if request_id not in self._expected:
+            asked = self.request(request_id)
+            if asked is None:
+                raise IntegrityError(f"request {request_id[:12]} is none of this run's")
+            self._expected[request_id] = expected_of(decode_request(asked))
+        return self._expected[request_id]
+
     def add(self, data: bytes, request_id: str, roster: Roster) -> Release:
-        """Verify a signed release, and keep it. IntegrityError for one that does not belong here."""
-        release = open_signed(data)
-        open_signed(data, roster.key_of(release.silo))
-        if release.request_id != request_id:
-            raise IntegrityError(f"silo {release.silo} sent a release for another request")
+        """Verify a signed release, and keep it. IntegrityError for one that does not belong here, or that is not what
+        its request asks for."""
+        key = roster.key_of(inspect_bytes(data).silo)
+        stated = inspect_bytes(data, key)
+        if stated.request_id != request_id:
+            raise IntegrityError(f"silo {stated.silo} sent a release for another request")
+        expected = self.expected(request_id)
+        check_size(len(data), expected)
+        check_release(stated, expected)
+        release = open_signed(data, key)
         digest = hashlib.sha256(data).hexdigest()
         known = self.digest(request_id, release.silo)
         if known is not None and known != digest:
@@ -176,3 +195,16 @@ def read_stored(folder: Path, digest: str) -> bytes:
     if hashlib.sha256(data).hexdigest() != digest:
         raise IntegrityError(f"{path}: a stored release is not what its name says")
     return data
+
+
+def read_request(folder: Path, request_id: str) -> bytes | None:
+    """The request with that id in a store's folder, read without a trace; None where there is none, or no index."""
+    index = folder / "index.sqlite"
+    if not index.exists():
+        return None
+    try:
+        with closing(open_database(index, "the store's index", ("requests",), read_only=True)) as db:
+            row = db.execute("SELECT bytes FROM requests WHERE id = ?", (request_id,)).fetchone()
+    except sqlite3.Error as error:
+        raise DpddError(f"{index}: the store's index cannot be read ({one_line(error)})") from None
+    return None if row is None else bytes(row[0])

@@ -27,6 +27,7 @@ from dpdd.server.transport.authority import common_name
 from dpdd.server.transport.event_loop import Threads
 from dpdd.server.transport.limits import CallRates
 from dpdd.server.transport.registry import Expired, Registry, Revoked, TooOften, Unknown
+from dpdd.server.transport.request_queue import NotPlanned
 
 log = logging.getLogger("dpdd.exchange")
 
@@ -59,6 +60,7 @@ _CODES: list[tuple[type[BaseException], grpc.StatusCode]] = [
     (Revoked, grpc.StatusCode.PERMISSION_DENIED),
     (Busy, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (TooOften, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (NotPlanned, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (Superseded, grpc.StatusCode.ABORTED),
     (IntegrityError, grpc.StatusCode.DATA_LOSS),
     (WireError, grpc.StatusCode.INVALID_ARGUMENT),

@@ -22,12 +22,14 @@ from flwr.app import Error, Message
 
 from dpdd.common.errors import DpddError
 from dpdd.common.wire.answer import SignedReleaseBytes, encode_answer
+from dpdd.server.aggregation.usable import UNUSABLE
 from dpdd.server.run.roster import Roster
 from dpdd.server.transport.request_queue import Rehearsal, RequestQueue, settled
 from dpdd.server.transport.silo_grid import COORDINATOR, SiloGrid
 
-IN_TROUBLE, NO_ANSWER, REVOKED = 1000, 1001, 1002
-"""Flower error codes: a silo that could not answer, one that did not, and one that may not any more."""
+IN_TROUBLE, NO_ANSWER, REVOKED, NOT_USABLE = 1000, 1001, 1002, 1003
+"""Flower error codes: a silo that could not answer, one that did not, one that may not any more, and one that answered
+something else than was asked."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,9 @@ class ExchangeGrid(SiloGrid):
                 self._queue.ask(request_id, request, silos)
             for message, silo in zip(those, silos, strict=True):
                 self._pushed[message.metadata.message_id] = _Pushed(message, request_id, silo, rehearsal)
+        for action, request in asked:
+            if action != flower.PLAN:  # while the silos work: some methods take minutes to plan
+                self._queue.expected(hashlib.sha256(request).hexdigest(), wait=True)
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
@@ -138,6 +143,9 @@ class ExchangeGrid(SiloGrid):
         if row is not None and row.refusal is not None and settled(row):
             return pushed.answered(row.refusal)
         if row is not None and row.state == "in trouble":
+            why = self._queue.unusable(pushed.request_id, pushed.silo)
+            if why is not None:
+                return pushed.failed(NOT_USABLE, f"{UNUSABLE}: {why}")
             return pushed.failed(IN_TROUBLE, "the silo could not answer; its own log says why")
         if pushed.silo in revoked:
             return pushed.failed(REVOKED, "was revoked before it answered")

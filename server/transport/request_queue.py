@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import IO
 
 from dpdd.common.errors import ConfigError, DpddError
+from dpdd.common.methods.verification import Expected, expected_of
 from dpdd.common.wire.answer import Reason, Refusal, decode_answer, encode_answer
 from dpdd.common.wire.exchange import NONCE
+from dpdd.common.wire.request import decode_request
 from dpdd.server.run.store import Asked, Store
 
 
@@ -34,6 +36,10 @@ class RunEnded(DpddError):
     """Somebody speaks of a run whose queue is closed."""
 
 
+class NotPlanned(DpddError):
+    """An answer that came before the coordinator knows what it has to be."""
+
+
 class RequestQueue:
     """Requests, releases and refusals of one run; safe to use from many threads. Once it is closed, RunEnded.
 
@@ -46,6 +52,9 @@ class RequestQueue:
         self._version = 0
         self.news: Callable[[], None] = lambda: None
         self._asked: dict[str, set[str]] = {}  # by silo
+        self._unusable: dict[tuple[str, str], str] = {}
+        self._expected: dict[str, Expected] = {}
+        self._planning = threading.Lock()
         self._rehearsals: dict[bytes, Rehearsal] = {}
         self._reports: dict[tuple[bytes, str], bytes] = {}
         self._open_store: Store | None = Store(folder)
@@ -78,6 +87,7 @@ class RequestQueue:
                 if silo not in have:
                     self._store.note(request_id, silo, "asked")
                     self._asked.setdefault(silo, set()).add(request_id)
+                    self._unusable.pop((request_id, silo), None)
             self.news()
             self._notify()
 
@@ -141,6 +151,20 @@ class RequestQueue:
         assert data is not None
         return data
 
+    def expected(self, request_id: str, *, wait: bool = False) -> Expected:
+        """What the answers to a request are. Planning samples can take minutes: one caller plans, and the others `wait`
+        or are NotPlanned, so that no more than one thread is taken."""
+        if (known := self._expected.get(request_id)) is not None:
+            return known
+        if not self._planning.acquire(blocking=wait):
+            raise NotPlanned(f"what answers to request {request_id[:12]} have to be is still computed; send it again")
+        try:
+            if request_id not in self._expected:
+                self._expected[request_id] = expected_of(decode_request(self.request(request_id)))
+            return self._expected[request_id]
+        finally:
+            self._planning.release()
+
     def row(self, request_id: str, silo: str) -> Asked | None:
         """How far a silo is with a request; None when it was never asked."""
         with self._lock:
@@ -153,6 +177,17 @@ class RequestQueue:
             if row is not None and row.state != "released" and (state != "delivered" or row.state == "asked"):
                 self._store.note(request_id, silo, state)
                 self._notify()
+
+    def reject(self, request_id: str, silo: str, why: str) -> None:
+        """A silo sent a release that is not what it was asked for: it is not waited for, and what is wrong is told."""
+        with self._lock:
+            self._unusable[request_id, silo] = why
+            self.note(request_id, silo, "in trouble")
+
+    def unusable(self, request_id: str, silo: str) -> str | None:
+        """What was wrong with the release that a silo sent, if it was rejected since it was asked."""
+        with self._lock:
+            return self._unusable.get((request_id, silo))
 
     def refuse(self, refusal: Refusal) -> None:
         """A silo said no (or: not yet); that does not undo a release."""

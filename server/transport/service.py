@@ -14,6 +14,7 @@ import grpc
 import grpc.aio
 
 from dpdd.common.errors import ConfigError, DpddError, WireError
+from dpdd.common.methods.verification import check_size
 from dpdd.common.wire.answer import Refusal, decode_answer
 from dpdd.common.wire.exchange import MOST_MESSAGE, MOST_REQUEST, Manifest, Piece, read_part
 from dpdd.common.wire.parsing import check, parse, shown
@@ -276,6 +277,7 @@ class ExchangeServer:
     def _manifest(self, message: transfer_pb2.Manifest, call: Call) -> Manifest:
         manifest = Manifest.from_wire(message)
         self._check_asked(manifest.request_id, call)
+        check_size(manifest.size, self._current.queue().expected(manifest.request_id))
         return manifest
 
     def _check_asked(self, request_id: str, call: Call) -> None:

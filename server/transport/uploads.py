@@ -20,6 +20,7 @@ from pathlib import Path
 import grpc.aio
 
 from dpdd.common.errors import DpddError, IntegrityError, WireError
+from dpdd.common.methods.verification import check_release
 from dpdd.common.wire.exchange import CHUNK, Manifest, Piece, check_chunk, read_part
 from dpdd.common.wire.parsing import check
 from dpdd.common.wire.release import StreamHash, inspect_signed
@@ -259,6 +260,11 @@ class Upload:
                 raise IntegrityError(f"a release by silo {stated.silo}, sent by silo {self._silo}")
             if stated.request_id != self._manifest.request_id:
                 raise IntegrityError(f"silo {self._silo} sent a release for another request")
+            try:
+                check_release(stated, self._queue.expected(stated.request_id))
+            except IntegrityError as error:  # signed by the silo itself: nothing that was lost on the way
+                self._queue.reject(stated.request_id, self._silo, str(error))
+                raise
         except (WireError, IntegrityError):
             self.discard()
             raise

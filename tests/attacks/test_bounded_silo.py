@@ -16,13 +16,14 @@ from dpdd.common import flower  # first: it turns Flower's telemetry off
 from flwr.app import Context, Message, Metadata, RecordDict
 
 from dpdd.client.app import SILO_FAILED, make_app
-from dpdd.client.ceilings import ENVELOPE, check_rate
+from dpdd.client.ceilings import check_rate
 from dpdd.client.policy import Refused
 from dpdd.client.rehearsal import rehearse
 from dpdd.client.silo import Silo
 from dpdd.client.transport.node import Doing, Node
 from dpdd.client.transport.node_log import keep_log
 from dpdd.common.errors import ConfigError
+from dpdd.common.methods.plan import ENVELOPE
 from dpdd.common.wire.answer import Reason, Refusal, SignedReleaseBytes
 from dpdd.common.wire.request import ReleaseRequest
 from dpdd.v1 import exchange_pb2

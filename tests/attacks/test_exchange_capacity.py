@@ -76,7 +76,7 @@ def test_a_small_upload_does_not_wait_behind_large_ones(tmp_path: Path) -> None:
         path, manifest = payload(here, large, 4 * CHUNK)
         request = here.ask(small)
         little = tmp_path / "little"
-        little.write_bytes(big_release(small, request, 1000))
+        little.write_bytes(big_release(small, request))
         with here.channel(large) as slow, here.channel(small) as quick:
             held = Held(*messages(path, manifest)[:2])
             going = slow.stream_unary(UPLOAD).future(held)  # without a reference it would be cancelled

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ def make_silo(
     composition: str = "auto",
     images: np.ndarray | None = None,
     labels: np.ndarray | None = None,
+    classes: tuple[str, ...] = CLASSES,
 ) -> Silo:
     """A silo in `folder` with random 8 x 8 images (or the given ones)."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -31,7 +33,7 @@ def make_silo(
     if images is None:
         images = generator.integers(0, 256, (records, *SHAPE), dtype=np.uint8)
     if labels is None:
-        labels = generator.integers(0, len(CLASSES), len(images))
+        labels = generator.integers(0, len(classes), len(images))
     np.savez(folder / "records.npz", images=images, labels=labels)
     (folder / "silo.toml").write_text(
         f"""
@@ -39,7 +41,7 @@ name = "{folder.name}"
 [data]
 format = "npz"
 path = "records.npz"
-classes = ["ant", "bee", "cat"]
+classes = {json.dumps(classes)}
 shape = [1, 8, 8]
 value_range = [0, {255 if images.dtype == np.uint8 else 1}]
 [budget]

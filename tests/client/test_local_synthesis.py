@@ -17,6 +17,7 @@ from dpdd.common.wire.release import Release, open_signed
 from dpdd.common.wire.request import Kind, ReleaseRequest
 from dpdd.server.aggregation.sum import add_up
 from tests.client.silos import CLASSES, SHAPE, make_request, make_silo
+from tests.server.releases import as_asked
 
 METHOD = {"features": 16}
 SYNTHESIS = {"steps": 3, "batch": 12}
@@ -54,7 +55,8 @@ def test_without_noise_the_silo_makes_what_a_coordinator_would(tmp_path: Path) -
     unprotected = float("inf")
     dp_merf, run = method("dp-merf"), RunDescription(CLASSES, SHAPE, 3, images_per_class=4)
     settings, synthesis = dp_merf.settings(METHOD), dp_merf.synthesis_settings(SYNTHESIS)
-    release = released(silos[0], make_request(epsilon=unprotected, settings=METHOD))
+    request = make_request(epsilon=unprotected, settings=METHOD)
+    release = as_asked(released(silos[0], request), request)
     statistics = add_up([release], dp_merf.layout(settings, run, 0))
     expected = dp_merf.synthesise([statistics], settings, synthesis, run)
     assert isinstance(expected, LabelledSet)

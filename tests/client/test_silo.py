@@ -20,6 +20,7 @@ from dpdd.common.errors import DataError, DpddError, IntegrityError, LedgerError
 from dpdd.common.wire.answer import Reason, Refusal, SignedReleaseBytes
 from dpdd.common.wire.release import open_signed
 from tests.client.silos import CLASSES, SHAPE, make_request, make_silo
+from tests.server.releases import as_asked
 
 
 def released(silo: Silo, request: object) -> bytes:
@@ -119,7 +120,7 @@ def test_counts_are_public_only_where_the_operator_typed_them_in(tmp_path: Path)
     text = (home / "silo.toml").read_text()
     declared = text.replace("[policy]", "[policy]\npublic_counts = { cat = 7, ant = 20, bee = 33 }")
     (home / "silo.toml").write_text(declared)
-    release = open_signed(released(Silo(home), make_request()))
+    release = as_asked(released(Silo(home), make_request()), make_request())
     assert release.public_counts == (20, 33, 7)
     settings = method("dp-merf").settings({"features": 16})
     layout = method("dp-merf").layout(settings, RunDescription(CLASSES, SHAPE, 3), 0)

@@ -50,6 +50,7 @@ from dpdd.common.wire.release import open_signed
 from dpdd.common.wire.request import Kind, ReleaseRequest
 from dpdd.server.aggregation.rules import aggregate
 from dpdd.server.aggregation.union import opened, union
+from tests.server.releases import as_asked
 
 CLASSES = ("ant", "bee", "cat", "dog")
 DELTA = 1e-5
@@ -500,7 +501,7 @@ def answers(silo: Silo, case: Case) -> list[tuple[ReleaseRequest, bytes]]:
         stage_input = dict(chosen.stage_input(statistics, settings, case.run)) if stage else case.first_input
         request = replace(case.request(case.epsilon), stage=stage, stage_input=stage_input)
         release_bytes = _bytes(silo.answer(request.encode()))
-        release = open_signed(release_bytes, silo.public_key)
+        release = as_asked(open_signed(release_bytes, silo.public_key), request)
         total = aggregate([release], chosen.layout(settings, case.run, stage), "sum", None)
         statistics.append(replace(total, stage_input=stage_input))
         signed.append((request, release_bytes))
@@ -579,7 +580,7 @@ def check_statistics_finish(case: Case, folder: Path) -> None:
     silo, chosen, settings = make_silo(folder / "north", case), case.entry, case.values()
     statistics = []
     for request, data in answers(silo, case):
-        release = open_signed(data, silo.public_key)
+        release = as_asked(open_signed(data, silo.public_key), request)
         layout = chosen.layout(settings, case.run, request.stage)
         weight = chosen.count_weight(settings, request.stage)
         for rule in ("sum", "precision") if weight else ("sum",):
@@ -602,7 +603,8 @@ def check_distilled_set_finishes(case: Case, folder: Path) -> None:
         return
     request = case.request(case.epsilon, Kind.DISTILLED_SET)
     silos = [make_silo(folder / name, case, 400) for name in ("north", "south")]
-    sets = [opened(open_signed(_bytes(silo.answer(request.encode())), silo.public_key), request) for silo in silos]
+    releases = [open_signed(_bytes(silo.answer(request.encode())), silo.public_key) for silo in silos]
+    sets = [opened(as_asked(release, request), request) for release in releases]
     weight = case.entry.count_weight(case.values(), 0)
     assert all((each.counts is None) == (weight is None) for each in sets), "counts go with a set where there are any"
     if sum(len(each.dataset) for each in sets):  # else every class was lost in noise, which is said

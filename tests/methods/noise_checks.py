@@ -17,6 +17,7 @@ from dpdd.common.privacy.events import NonPrivate, parts
 from dpdd.common.wire.release import open_signed
 from dpdd.server.aggregation.rules import aggregate
 from tests.methods.harness import Case, answers, make_silo, watched
+from tests.server.releases import as_asked
 
 ALARM = 1e-11
 """Below 1e-9 for all the segments of all methods together."""
@@ -29,7 +30,7 @@ def released_noise(case: Case, folder: Path, records: int = 12) -> dict[str, NDA
         signed = answers(silo, case)
     noise = {}
     for request, data in signed:
-        release = open_signed(data, silo.public_key)
+        release = as_asked(open_signed(data, silo.public_key), request)
         sigmas = {part.sigma for part in parts(release.event) if not isinstance(part, NonPrivate)}
         (sigma,) = sigmas
         total = aggregate([release], case.entry.layout(case.values(), case.run, request.stage), "sum", None)

@@ -79,9 +79,11 @@ def finished_run(
     folder: Path, product: Product, *, scores: Mapping[str, Any] = SCORES, missing: Mapping[str, str] = {}, **more: Any
 ) -> dict[str, Any]:
     """Leave in `folder` what a run leaves behind, and give the card; `more` are keys of the scenario."""
-    signed, roster = signed_releases(folder / "silos", ("north", "south"))
+    request = make_request(classes=product.classes)
+    signed, roster = signed_releases(folder / "silos", ("north", "south"), request)
     store = Store(folder / "store")
-    releases = [store.add(data, make_request().id, roster) for data in signed]
+    store.add_request(request.id, request.encode())
+    releases = [store.add(data, request.id, roster) for data in signed]
     digest = product.save(folder / "dataset")
     write_card(folder, scenario(**more), product, digest, releases, store, roster, missing, scores)
     store.close()

@@ -57,6 +57,7 @@ from dpdd.server.aggregation.rules import aggregate
 from dpdd.server.run.requests import request_groups
 from dpdd.server.run.scenario import Scenario, load_scenario
 from tests.client.silos import CLASSES, SHAPE, make_request, make_silo
+from tests.server.releases import as_asked
 
 SMALL: dict[str, Any] = {
     "draws": 13,
@@ -304,7 +305,10 @@ def five_silos(folder: Path, chosen: MethodSettings, method: str) -> tuple[Relea
     request = asked(chosen, method=method)
     order = np.split(generator.permutation(100), 5)
     found = [
-        released(matching_silo(folder / f"s{n}", images=images[p], labels=labels[p], extra=unprotected), request)
+        as_asked(
+            released(matching_silo(folder / f"s{n}", images=images[p], labels=labels[p], extra=unprotected), request),
+            request,
+        )
         for n, p in enumerate([np.arange(100), *order])
     ]
     assert not found[0].releasable
@@ -526,7 +530,8 @@ def test_two_stages_are_reserved_together(tmp_path: Path, name: str) -> None:
     (reserved,) = [entry for entry in silo.ledger().entries() if entry.kind == "reserve"]
     assert from_json(reserved.body["event"]) == plans[0].whole == plans[1].whole
     assert reserved.body["stages"] == 2 and one.event == plans[0].event and isinstance(one.event, Gaussian)
-    two = released(silo, replace(first, stage=1, stage_input=stage_input_of(chosen)))
+    second = replace(first, stage=1, stage_input=stage_input_of(chosen))
+    two = as_asked(released(silo, second), second)
     assert two.event == plans[1].event and compose(one.event, two.event) == plans[0].whole
     assert [entry.kind for entry in silo.ledger().entries()] == ["open", "reserve", "commit", "stage", "commit"]
     other = stage_input_of(chosen)

@@ -145,8 +145,8 @@ def measure(megabytes: int, repeats: int, folder: Path) -> list[dict[str, float]
     from dpdd.client.silo import Silo
     from dpdd.client.transport.join import join
     from dpdd.server.transport.coordinator import Coordinator
-    from tests.client.silos import make_request, make_silo
-    from tests.server.transport.worlds import big_release
+    from tests.client.silos import make_silo
+    from tests.server.transport.worlds import big_release, big_request
 
     coordinator = Coordinator.initialise(folder / "coordinator")
     server = Server(folder)
@@ -156,11 +156,11 @@ def measure(megabytes: int, repeats: int, folder: Path) -> list[dict[str, float]
         join(silo, f"127.0.0.1:{server.ports['join']}", coordinator.enrol("north"))
         silo = Silo(silo.folder)
         for repeat in range(repeats):
-            request = make_request(stage=repeat)
+            request = big_request(megabytes * 1_000_000, f"bench-{repeat}")
             (folder / "request").write_bytes(request.encode())
             server.tell(f"ask {folder / 'request'} north")
             payload = folder / "payload"
-            payload.write_bytes(big_release(silo, request, megabytes * 1_000_000))
+            payload.write_bytes(big_release(silo, request))
             row: dict[str, float] = {"megabytes": megabytes}
             for kind in ("plain", "exchange") if repeat % 2 == 0 else ("exchange", "plain"):
                 server.tell("start")

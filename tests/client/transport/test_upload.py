@@ -19,6 +19,7 @@ from tests.client.silos import make_request, make_silo
 from tests.server.transport.worlds import (
     CuttingProxy,
     big_release,
+    big_request,
     entries,
     manifest_for,
     running,
@@ -52,8 +53,8 @@ def test_a_connection_that_is_cut_goes_on_where_it_was(tmp_path: Path, caplog: p
 def test_an_upload_goes_on_after_the_server_restarts(tmp_path: Path) -> None:
     with world(tmp_path) as here:
         silo = here.silo("north")
-        request = here.ask(silo)
-        data = big_release(silo, request, 3 * CHUNK)
+        request = here.ask(silo, request=big_request(3 * CHUNK))
+        data = big_release(silo, request)
         manifest = manifest_for(data, request.id)
         path = tmp_path / "payload"
         path.write_bytes(data)
@@ -78,8 +79,8 @@ def test_an_upload_goes_on_after_the_server_restarts(tmp_path: Path) -> None:
 def test_a_damaged_partial_file_is_found_at_the_end_and_sent_again(tmp_path: Path) -> None:
     with world(tmp_path) as here:
         silo = here.silo("north")
-        request = here.ask(silo)
-        data = big_release(silo, request, 2 * CHUNK)
+        request = here.ask(silo, request=big_request(2 * CHUNK))
+        data = big_release(silo, request)
         path = tmp_path / "payload"
         path.write_bytes(data)
         manifest = manifest_of(path, request.id)
@@ -94,7 +95,7 @@ def test_a_damaged_partial_file_is_found_at_the_end_and_sent_again(tmp_path: Pat
 def test_a_silo_keeps_one_partial_file_per_request(tmp_path: Path) -> None:
     with world(tmp_path) as here:
         silo = here.silo("north")
-        request = here.ask(silo)
+        request = here.ask(silo, request=big_request(CHUNK))
         with here.channel(silo) as channel:
             for number in range(3):
                 payload = bytes([number]) * (CHUNK + 1)
@@ -110,8 +111,8 @@ def test_a_newer_upload_takes_over_from_one_that_hangs(tmp_path: Path) -> None:
 
     with world(tmp_path) as here:
         silo = here.silo("north")
-        request = here.ask(silo)
-        data = big_release(silo, request, 2 * CHUNK)
+        request = here.ask(silo, request=big_request(2 * CHUNK))
+        data = big_release(silo, request)
         path = tmp_path / "payload"
         path.write_bytes(data)
         manifest = manifest_of(path, request.id)

@@ -52,7 +52,7 @@ def test_the_wire_carries_it_in_a_quarter_of_the_bytes() -> None:
 def release(arrays: dict[str, np.ndarray], silo: str = "north") -> Release:
     """What a silo that does as it likes could send; honest code cannot build one."""
     forged = object.__new__(Release)
-    values = {"arrays": arrays, "silo": silo, "event": Gaussian(2.0), "public_counts": ()}
+    values = {"arrays": arrays, "silo": silo, "event": Gaussian(2.0), "planned": Gaussian(2.0), "public_counts": ()}
     for name, value in values.items():
         object.__setattr__(forged, name, value)
     return forged

@@ -22,7 +22,7 @@ from dpdd.scenarios.examples import command, hospitals
 from dpdd.scenarios.examples.drawings import FIGURES
 from dpdd.scenarios.examples.studies import SILOS, STUDIES, write
 from dpdd.scenarios.simulator.loopback import run_silos
-from dpdd.server.commands.publishing import checked_card
+from dpdd.server.report.verification import checked_run
 
 
 def run(name: str, folder: Path, share: float, **changes: str) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def run(name: str, folder: Path, share: float, **changes: str) -> dict[str, Any]
     study.write_text(text)
     metrics = run_silos(silos, str(study), folder / name / "run", Console(quiet=True))
     assert metrics == json.loads((folder / name / "run" / "metrics.json").read_text())
-    checked_card(folder / name / "run")
+    checked_run(folder / name / "run")
     return metrics
 
 

@@ -9,12 +9,11 @@ import pytest
 
 from dpdd.common.errors import ConfigError
 from dpdd.common.methods.registry import method
-from dpdd.common.wire.release import open_signed
 from dpdd.server.aggregation.base import noise_of
 from dpdd.server.aggregation.rules import RULES, aggregate
 from dpdd.server.aggregation.sum import add_up
 from tests.client.silos import make_request, make_silo
-from tests.server.releases import requested_layout
+from tests.server.releases import as_asked, requested_layout
 
 LAYOUT = requested_layout()
 
@@ -23,7 +22,7 @@ def test_releases_with_different_epsilon_add_up_and_are_weighed(tmp_path: Path) 
     silos = [make_silo(tmp_path / name, records=3000, epsilon=2.0) for name in ("north", "south", "west")]
     requests = [make_request(epsilon=epsilon) for epsilon in (0.2, 2.0, 2.0)]
     releases = [
-        open_signed(silo.answer(request.encode()).data)  # type: ignore[union-attr]
+        as_asked(silo.answer(request.encode()).data, request)  # type: ignore[union-attr]
         for silo, request in zip(silos, requests, strict=True)
     ]
     noise = [noise_of(release) for release in releases]

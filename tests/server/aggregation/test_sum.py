@@ -12,14 +12,15 @@ from dpdd.common.privacy.clipping import FIXED_POINT_ONE
 from dpdd.common.wire.release import open_signed
 from dpdd.server.aggregation.base import noise_of
 from dpdd.server.aggregation.sum import add_up
-from tests.server.releases import requested_layout, signed_releases
+from tests.client.silos import make_request
+from tests.server.releases import as_asked, requested_layout, signed_releases
 
 LAYOUT = requested_layout()
 
 
 def test_the_sum_is_exact_in_integers_and_noise_adds_in_squares(tmp_path: Path) -> None:
     data, _ = signed_releases(tmp_path, ("north", "south", "west"))
-    releases = [open_signed(each) for each in data]
+    releases = [as_asked(each, make_request()) for each in data]
     total = add_up(releases, LAYOUT)
     expected = sum(release.arrays["embedding"] for release in releases)
     np.testing.assert_array_equal(total.sums["embedding"] * FIXED_POINT_ONE, expected.astype(np.float64))

@@ -82,7 +82,7 @@ def release(
         software="test",
         held_out=held_out,
     )
-    return decode_release(made.encode())
+    return decode_release(made.encode()).as_planned(event)
 
 
 @pytest.mark.parametrize("classes", [2, 5])

@@ -24,7 +24,7 @@ from dpdd.server.publish.huggingface import PARQUET
 from dpdd.server.run.store import read_stored
 from tests.server.finished_runs import CLASSES, finished_run, images, table
 
-ALWAYS = {"CARD.md", "card.json", "dataset", "store"}
+ALWAYS = {"CARD.md", "card.json", "dataset", "store", "requests"}
 
 
 def files(folder: Path) -> dict[str, bytes]:

@@ -18,6 +18,7 @@ def test_the_store_keeps_what_was_sent_and_finds_it_again(tmp_path: Path) -> Non
     data, roster = signed_releases(tmp_path, ("north", "south"))
     request = make_request()
     store = Store(tmp_path / "store")
+    store.add_request(request.id, request.encode())
     for each in data:
         store.add(each, request.id, roster)
         store.add(each, request.id, roster)
@@ -36,6 +37,7 @@ def test_strangers_wrong_requests_and_second_releases_are_refused(tmp_path: Path
     (second,), _ = signed_releases(tmp_path / "b", ("north",))
     request = make_request()
     store = Store(tmp_path / "store")
+    store.add_request(request.id, request.encode())
     with pytest.raises(IntegrityError, match="not enrolled"):
         store.add(north, request.id, Roster({"south": bytes(32)}))
     with pytest.raises(IntegrityError, match="another key"):

@@ -19,7 +19,7 @@ from dpdd.client.transport.upload import manifest_of, upload
 from dpdd.common.wire.exchange import CHUNK, Manifest, parts
 from dpdd.server.transport import calls, service
 from dpdd.v1 import exchange_pb2
-from tests.server.transport.worlds import World, big_release, manifest_for, until, world
+from tests.server.transport.worlds import World, big_release, big_request, manifest_for, until, world
 
 UPLOAD, BEAT = "/dpdd.v1.Exchange/Upload", "/dpdd.v1.Exchange/Heartbeat"
 REQUESTS, JOIN = "/dpdd.v1.Exchange/Requests", "/dpdd.v1.Enrolment/Join"
@@ -46,9 +46,9 @@ class Held:
 
 def payload(here: World, silo: Silo, size: int = 2 * CHUNK) -> tuple[Path, Manifest]:
     """A release that `silo` was asked for, in a file."""
-    request = here.ask(silo)
+    request = here.ask(silo, request=big_request(size))
     path = here.folder / f"{silo.settings.name}.payload"
-    path.write_bytes(big_release(silo, request, size))
+    path.write_bytes(big_release(silo, request))
     return path, manifest_of(path, request.id)
 
 

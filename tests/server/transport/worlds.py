@@ -20,9 +20,11 @@ from dpdd.client.silo import Silo
 from dpdd.client.transport.channel import open_channel
 from dpdd.client.transport.join import join
 from dpdd.client.transport.node import Node
+from dpdd.common.methods.request_plan import plan_of
 from dpdd.common.progress import Console
 from dpdd.common.wire.answer import SignedReleaseBytes
 from dpdd.common.wire.exchange import CHUNK, Manifest
+from dpdd.common.wire.privacy import event_to_wire, guarantee_to_wire
 from dpdd.common.wire.request import ReleaseRequest
 from dpdd.server.transport.coordinator import Coordinator
 from dpdd.server.transport.request_queue import RequestQueue
@@ -147,14 +149,24 @@ def signed(payload: bytes, key: Ed25519PrivateKey) -> bytes:
     ).SerializeToString()
 
 
-def big_release(silo: Silo, request: ReleaseRequest, size: int) -> bytes:
-    """A valid release of about `size` bytes, by this silo's key; its numbers mean nothing."""
+def big_request(size: int, run: str = "big") -> ReleaseRequest:
+    """A request whose answer has `size` bytes, and a few more."""
+    classes = tuple(f"class {number}" for number in range(max(3, size // 1_000_000)))
+    return make_request(run, classes=classes, settings={"features": max(8, -(-size // (16 * len(classes))))})
+
+
+def big_release(silo: Silo, request: ReleaseRequest) -> bytes:
+    """A release that is all that `request` asks for, by this silo's key; its numbers mean nothing."""
     answer = make_silo(silo.folder.parent / "made-for-size" / silo.settings.name).answer(make_request().encode())
     assert isinstance(answer, SignedReleaseBytes)
     release = release_pb2.Release.FromString(release_pb2.SignedRelease.FromString(answer.data).release)
-    release.request_id = bytes.fromhex(request.id)
+    release.request_id, plan = bytes.fromhex(request.id), plan_of(request)
+    release.event.CopyFrom(event_to_wire(plan.event))
+    release.guarantee.CopyFrom(guarantee_to_wire(plan.guarantee))
+    release.distance = plan.distance
     del release.arrays[:]
-    release.arrays.add(name="numbers", dtype=array_pb2.DTYPE_UINT8, shape=[size], data=os.urandom(size))
+    for name, each in plan.array_types.items():
+        release.arrays.add(name=name, dtype=array_pb2.DTYPE_INT64, shape=each.shape, data=os.urandom(each.bytes))
     return sign_payload(silo, release.SerializeToString())
 
 
