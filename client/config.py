@@ -38,6 +38,8 @@ class PolicySettings(Settings):
     """What may be asked. `methods` names each query that is allowed, "evaluation" too; `kinds` may narrow that down.
 
     Bytes are those of one release (`most_bytes`) and of all in the outbox (`outbox_quota`); None sets no ceiling.
+    `tell_ledger_position`: a release says how many entries and paid requests the ledger has, so that its coordinator
+    notices when an old ledger was put back.
     """
 
     methods: tuple[str, ...]
@@ -55,6 +57,7 @@ class PolicySettings(Settings):
     requests_per_day: Annotated[int, Field(ge=1)] | None = None
     most_bytes: Annotated[int, Field(ge=1)] | None = None
     outbox_quota: Annotated[int, Field(ge=1)] | None = None
+    tell_ledger_position: bool = True
 
     @model_validator(mode="after")
     def _something_is_allowed(self) -> PolicySettings:
@@ -106,6 +109,12 @@ class KeySettings(Settings):
         return None if self.passphrase_file is None else silo / self.passphrase_file
 
 
+class LedgerSettings(Settings):
+    """Where the ledger's anchor is (`dpdd.client.anchor`), if not in the user's state folder."""
+
+    anchor: Path | None = None
+
+
 class SiloSettings(Settings):
     """The whole of `silo.toml`."""
 
@@ -117,6 +126,7 @@ class SiloSettings(Settings):
     simulation: SimulationSettings | None = None
     coordinator: CoordinatorSettings | None = None
     keys: KeySettings = KeySettings()
+    ledger: LedgerSettings = LedgerSettings()
 
     @model_validator(mode="after")
     def _counts_of_classes(self) -> SiloSettings:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dpdd.common.cli import facts, print_json, table
 from dpdd.common.errors import ConfigError
@@ -37,6 +37,7 @@ def status(options: argparse.Namespace) -> None:
                         "certificate_expires": silo.certificate_expires,
                         "last_seen": silo.last_seen,
                         "doing": silo.doing,
+                        **_ledger(coordinator, silo.name),
                     }
                     for silo in silos
                 ],
@@ -88,6 +89,9 @@ def status(options: argparse.Namespace) -> None:
                 ],
             )
         )
+    for silo in silos:
+        for sentence in coordinator.ledger_positions.forks(silo.name):
+            print(f"WARNING, a fork: {sentence}")
     if queue:
         print()
         print(
@@ -114,6 +118,12 @@ def status(options: argparse.Namespace) -> None:
         )
         awaited = sorted({row.silo for row, _ in rows if _awaited(row)} - coordinator.registry.revoked())
         print(f"awaited: {', '.join(awaited)}" if awaited else "nobody is awaited")
+
+
+def _ledger(coordinator: Coordinator, silo: str) -> dict[str, Any]:
+    """How far a silo's ledger is known, and what does not fit together in it."""
+    highest, forks = coordinator.ledger_positions.highest(silo), coordinator.ledger_positions.forks(silo)
+    return {"ledger_entries": highest.sequence if highest else None, "forks": forks}
 
 
 def _submitted(coordinator: Coordinator) -> list[SubmittedRun]:

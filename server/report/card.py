@@ -132,6 +132,7 @@ def write_card(
         "silos": rows,
         **({"evaluation_at_silos": judged} if judged else {}),
         "silos_without_release": dict(missing),
+        **({"warnings": warnings} if (warnings := store.warnings([row["silo"] for row in rows])) else {}),
         **_evaluation(scenario, scores),
         **({"at_silos": scores["at_silos"]} if judged else {}),
     }

@@ -33,6 +33,7 @@ from dpdd.server.transport.authority import (
     requested,
     write_private,
 )
+from dpdd.server.transport.ledger_positions import LedgerPositions
 from dpdd.server.transport.registry import Registry
 from dpdd.v1 import exchange_pb2
 
@@ -49,6 +50,7 @@ class Coordinator:
             raise ConfigError(f"{folder}: this is not a coordinator's folder; `dpdd-server init {folder}` makes one")
         self.authority = load_authority(folder / "authority.pem", self._state / "authority.key")
         self.registry = Registry(self._state / "registry.sqlite")
+        self.ledger_positions = LedgerPositions(self.registry, folder / "runs")
         self.request_key = load_ed25519(self._state / "requests.key", "the request key", "dpdd-server init")
 
     @classmethod

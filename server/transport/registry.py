@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -28,6 +28,16 @@ CREATE TABLE IF NOT EXISTS tokens (
 CREATE TABLE IF NOT EXISTS certificates (
     fingerprint TEXT PRIMARY KEY, silo TEXT NOT NULL, der BLOB NOT NULL, expires TEXT NOT NULL
 ) STRICT;
+CREATE TABLE IF NOT EXISTS paid (
+    silo TEXT NOT NULL, request_id TEXT NOT NULL, sha256 TEXT NOT NULL, sequence INTEGER NOT NULL, entry BLOB NOT NULL,
+    folder TEXT NOT NULL, PRIMARY KEY (silo, sha256)
+) STRICT;
+CREATE INDEX IF NOT EXISTS paid_in_order ON paid (silo, sequence);
+CREATE INDEX IF NOT EXISTS paid_for ON paid (silo, request_id);
+CREATE TABLE IF NOT EXISTS asked_at (
+    silo TEXT NOT NULL, request_id TEXT NOT NULL, after INTEGER NOT NULL, PRIMARY KEY (silo, request_id)
+) STRICT;
+CREATE TABLE IF NOT EXISTS forks (silo TEXT NOT NULL, sentence TEXT NOT NULL, PRIMARY KEY (silo, sentence)) STRICT;
 """
 
 
@@ -75,6 +85,11 @@ class Registry:
         except (OSError, sqlite3.Error) as error:
             raise DpddError(f"{path}: the registry of silos cannot be made ({error})") from None
         self._db = open_database(path, "the registry of silos", ("silos", "tokens", "certificates"))
+        try:
+            self._db.executescript(_SCHEMA)  # an older one has fewer tables
+        except sqlite3.Error as error:
+            self._db.close()
+            raise DpddError(f"{path}: the registry of silos cannot be used ({error})") from None
 
     def close(self) -> None:
         """Let go of the file; not while another thread reads it, which would be the end of the process."""
@@ -198,6 +213,10 @@ class Registry:
     def roster(self) -> Roster:
         """The silos that joined and are not revoked."""
         return Roster({s.name: s.release_key for s in self.silos() if s.release_key is not None and not s.revoked})
+
+    def transaction(self) -> AbstractContextManager[sqlite3.Connection]:
+        """For who keeps more about silos in here: all that is read and written inside is of one moment."""
+        return self._writing()
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:

@@ -22,6 +22,7 @@ from dpdd.server.transport.coordinator import Coordinator
 from dpdd.server.transport.current_run import CurrentRun
 from dpdd.server.transport.registry import Revoked
 from dpdd.server.transport.request_queue import RequestQueue, RunEnded
+from dpdd.server.transport.silo_memory import SiloMemory
 from dpdd.server.transport.uploads import Upload, Uploads
 from dpdd.v1 import exchange_pb2, refusal_pb2, transfer_pb2
 
@@ -76,6 +77,7 @@ class ExchangeServer:
             raise ConfigError(f"--loopback-demo lets anybody join: it listens on {LOOPBACK} and nowhere else")
         self._coordinator, self._current, self._open = coordinator, CurrentRun(queue), open_enrolment
         self._calls, self._uploads = Calls(coordinator.registry), Uploads(self._current.queue)
+        self._memory = SiloMemory(coordinator.ledger_positions)
         self._stopping = threading.Event()
         self._streams: dict[str, Call] = {}
         self._pools = [
@@ -180,6 +182,9 @@ class ExchangeServer:
                 "Refuse": one(self._answering("Refuse", self._refuse)),
                 "Report": one(self._answering("Report", self._report)),
                 "Heartbeat": one(self._answering("Heartbeat", self._heartbeat)),
+                "Position": one(self._answering("Position", self._memory.position)),
+                "Stored": one(self._answering("Stored", self._memory.stored)),
+                "Fetch": one(self._answering("Fetch", self._memory.fetch)),
             },
         )
 

@@ -27,7 +27,7 @@ from dpdd.v1 import refusal_pb2 as dpdd_dot_v1_dot_refusal__pb2
 from dpdd.v1 import transfer_pb2 as dpdd_dot_v1_dot_transfer__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x64pdd/v1/exchange.proto\x12\x07\x64pdd.v1\x1a\x12\x64pdd/v1/plan.proto\x1a\x15\x64pdd/v1/refusal.proto\x1a\x16\x64pdd/v1/transfer.proto\"U\n\x0bJoinRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12\x1b\n\x13\x63\x65rtificate_request\x18\x02 \x01(\x0c\x12\x1a\n\x12release_public_key\x18\x03 \x01(\x0c\"d\n\tJoinReply\x12\x13\n\x0b\x63\x65rtificate\x18\x01 \x01(\x0c\x12\x11\n\tauthority\x18\x02 \x01(\x0c\x12\x0c\n\x04silo\x18\x03 \x01(\t\x12\x13\n\x0brequest_key\x18\x04 \x01(\x0c\x12\x0c\n\x04port\x18\x05 \x01(\r\"!\n\rRequestsQuery\x12\x10\n\x08software\x18\x01 \x01(\t\"H\n\x0fRequestEnvelope\x12\x0f\n\x07request\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\x12\x11\n\trehearsal\x18\x03 \x01(\x0c\"I\n\x0fRehearsalReport\x12\x11\n\trehearsal\x18\x01 \x01(\x0c\x12#\n\x06report\x18\x02 \x01(\x0b\x32\x13.dpdd.v1.PlanReport\"\\\n\nUploadPart\x12%\n\x08manifest\x18\x01 \x01(\x0b\x32\x11.dpdd.v1.ManifestH\x00\x12\x1f\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x0e.dpdd.v1.ChunkH\x00\x42\x06\n\x04part\".\n\x04\x42\x65\x61t\x12\r\n\x05\x64oing\x18\x01 \x01(\t\x12\x17\n\x0fin_trouble_with\x18\x02 \x01(\x0c\"\t\n\x07Receipt2=\n\tEnrolment\x12\x30\n\x04Join\x12\x14.dpdd.v1.JoinRequest\x1a\x12.dpdd.v1.JoinReply2\xcc\x02\n\x08\x45xchange\x12>\n\x08Requests\x12\x16.dpdd.v1.RequestsQuery\x1a\x18.dpdd.v1.RequestEnvelope0\x01\x12\x34\n\x06Status\x12\x11.dpdd.v1.Manifest\x1a\x17.dpdd.v1.TransferStatus\x12\x38\n\x06Upload\x12\x13.dpdd.v1.UploadPart\x1a\x17.dpdd.v1.TransferStatus(\x01\x12,\n\x06Refuse\x12\x10.dpdd.v1.Refusal\x1a\x10.dpdd.v1.Receipt\x12\x34\n\x06Report\x12\x18.dpdd.v1.RehearsalReport\x1a\x10.dpdd.v1.Receipt\x12,\n\tHeartbeat\x12\r.dpdd.v1.Beat\x1a\x10.dpdd.v1.Receiptb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x64pdd/v1/exchange.proto\x12\x07\x64pdd.v1\x1a\x12\x64pdd/v1/plan.proto\x1a\x15\x64pdd/v1/refusal.proto\x1a\x16\x64pdd/v1/transfer.proto\"U\n\x0bJoinRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12\x1b\n\x13\x63\x65rtificate_request\x18\x02 \x01(\x0c\x12\x1a\n\x12release_public_key\x18\x03 \x01(\x0c\"d\n\tJoinReply\x12\x13\n\x0b\x63\x65rtificate\x18\x01 \x01(\x0c\x12\x11\n\tauthority\x18\x02 \x01(\x0c\x12\x0c\n\x04silo\x18\x03 \x01(\t\x12\x13\n\x0brequest_key\x18\x04 \x01(\x0c\x12\x0c\n\x04port\x18\x05 \x01(\r\"!\n\rRequestsQuery\x12\x10\n\x08software\x18\x01 \x01(\t\"H\n\x0fRequestEnvelope\x12\x0f\n\x07request\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\x12\x11\n\trehearsal\x18\x03 \x01(\x0c\"I\n\x0fRehearsalReport\x12\x11\n\trehearsal\x18\x01 \x01(\x0c\x12#\n\x06report\x18\x02 \x01(\x0b\x32\x13.dpdd.v1.PlanReport\"\\\n\nUploadPart\x12%\n\x08manifest\x18\x01 \x01(\x0b\x32\x11.dpdd.v1.ManifestH\x00\x12\x1f\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x0e.dpdd.v1.ChunkH\x00\x42\x06\n\x04part\".\n\x04\x42\x65\x61t\x12\r\n\x05\x64oing\x18\x01 \x01(\t\x12\x17\n\x0fin_trouble_with\x18\x02 \x01(\x0c\"\t\n\x07Receipt\"\x0f\n\rPositionQuery\"1\n\x0eLedgerPosition\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\r\n\x05\x65ntry\x18\x02 \x01(\x0c\"\x1c\n\x0bStoredQuery\x12\r\n\x05\x61\x66ter\x18\x01 \x01(\x0c\"5\n\x0eStoredReleases\x12#\n\x08releases\x18\x01 \x03(\x0b\x32\x11.dpdd.v1.Manifest\",\n\nFetchQuery\x12\x0e\n\x06sha256\x18\x01 \x01(\x0c\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x32=\n\tEnrolment\x12\x30\n\x04Join\x12\x14.dpdd.v1.JoinRequest\x1a\x12.dpdd.v1.JoinReply2\xf0\x03\n\x08\x45xchange\x12>\n\x08Requests\x12\x16.dpdd.v1.RequestsQuery\x1a\x18.dpdd.v1.RequestEnvelope0\x01\x12\x34\n\x06Status\x12\x11.dpdd.v1.Manifest\x1a\x17.dpdd.v1.TransferStatus\x12\x38\n\x06Upload\x12\x13.dpdd.v1.UploadPart\x1a\x17.dpdd.v1.TransferStatus(\x01\x12,\n\x06Refuse\x12\x10.dpdd.v1.Refusal\x1a\x10.dpdd.v1.Receipt\x12\x34\n\x06Report\x12\x18.dpdd.v1.RehearsalReport\x1a\x10.dpdd.v1.Receipt\x12,\n\tHeartbeat\x12\r.dpdd.v1.Beat\x1a\x10.dpdd.v1.Receipt\x12;\n\x08Position\x12\x16.dpdd.v1.PositionQuery\x1a\x17.dpdd.v1.LedgerPosition\x12\x37\n\x06Stored\x12\x14.dpdd.v1.StoredQuery\x1a\x17.dpdd.v1.StoredReleases\x12,\n\x05\x46\x65tch\x12\x13.dpdd.v1.FetchQuery\x1a\x0e.dpdd.v1.Chunkb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -50,8 +50,18 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_BEAT']._serialized_end=615
   _globals['_RECEIPT']._serialized_start=617
   _globals['_RECEIPT']._serialized_end=626
-  _globals['_ENROLMENT']._serialized_start=628
-  _globals['_ENROLMENT']._serialized_end=689
-  _globals['_EXCHANGE']._serialized_start=692
-  _globals['_EXCHANGE']._serialized_end=1024
+  _globals['_POSITIONQUERY']._serialized_start=628
+  _globals['_POSITIONQUERY']._serialized_end=643
+  _globals['_LEDGERPOSITION']._serialized_start=645
+  _globals['_LEDGERPOSITION']._serialized_end=694
+  _globals['_STOREDQUERY']._serialized_start=696
+  _globals['_STOREDQUERY']._serialized_end=724
+  _globals['_STOREDRELEASES']._serialized_start=726
+  _globals['_STOREDRELEASES']._serialized_end=779
+  _globals['_FETCHQUERY']._serialized_start=781
+  _globals['_FETCHQUERY']._serialized_end=825
+  _globals['_ENROLMENT']._serialized_start=827
+  _globals['_ENROLMENT']._serialized_end=888
+  _globals['_EXCHANGE']._serialized_start=891
+  _globals['_EXCHANGE']._serialized_end=1387
 # @@protoc_insertion_point(module_scope)

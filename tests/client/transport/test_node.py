@@ -54,6 +54,10 @@ def test_a_request_that_was_answered_at_once_is_heard_again_after_a_reconnect(no
         def unary_stream(self, _method: str) -> Any:
             return lambda *_, **__: Stream([b"the same request"])
 
+        def unary_unary(self, method: str) -> Any:
+            assert method.endswith("/Position")
+            return lambda *_, **__: b""
+
     for connection in (1, 2, 3):
         node._listen(Channel())  # type: ignore[arg-type]
         assert inbox.taken == connection
