@@ -25,6 +25,7 @@ from dpdd.common.methods.registry import method, query
 from dpdd.common.methods.request_plan import settings_of
 from dpdd.common.privacy.entropy import Entropy, SeededEntropy, SystemEntropy
 from dpdd.common.progress import Progress
+from dpdd.common.wire.payment import Payment
 from dpdd.common.wire.release import Release, release_of
 from dpdd.common.wire.request import Kind, ReleaseRequest
 
@@ -39,6 +40,7 @@ class Assignment:
     plan: Plan
     ledger_entry: str
     holdout_key: bytes | None = None
+    payment: Payment | None = None
 
     @property
     def stated(self) -> Mapping[str, Any]:
@@ -48,6 +50,7 @@ class Assignment:
             "silo": self.settings.name,
             "guarantee": self.plan.guarantee,
             "ledger_entry": self.ledger_entry,
+            "payment": self.payment,
             "software": software(),
             "public_counts": self.settings.public_counts,
             "held_out": evaluation and self.settings.evaluation.holdout > 0.0,

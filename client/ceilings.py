@@ -28,8 +28,7 @@ def check_rate(request: ReleaseRequest, policy: PolicySettings, ledger: Ledger, 
     if policy.requests_per_day is None or ledger.reservation(request.first_stage().id) is not None:
         return
     since = (now or datetime.now(UTC)) - _DAY
-    recent = [e for e in ledger.entries() if e.kind == "reserve" and datetime.fromisoformat(e.time) > since]
-    if len(recent) >= policy.requests_per_day:
+    if ledger.paid_since(since, policy.requests_per_day) >= policy.requests_per_day:
         raise Refused(
             Reason.NOT_ALLOWED, f"the policy allows {policy.requests_per_day} requests within 24 hours; ask again later"
         )

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from dpdd.client.commands import coordinator, describe, ledger, requests, setup
+from dpdd.client.commands import coordinator, describe, ledger, recover, requests, setup
 from dpdd.common.cli import Commands
 
 
@@ -84,6 +84,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     run.add_argument("--address", metavar="HOST:PORT", help="where the coordinator listens now, if it moved")
     run.add_argument("--quiet", action="store_true", help="no progress")
+    recovery = _silo_command(
+        commands,
+        "recover",
+        recover.recover,
+        "rebuild a ledger that is gone or too old, from the outbox and the coordinator",
+        "Never lowers what was spent; may be run again. `--dry-run` shows what it would do.",
+        json=True,
+    )
+    recovery.add_argument("--dry-run", action="store_true", help="change nothing")
+    recovery.add_argument(
+        "--write-off", action="store_true", help="where reservations stay missing: close the budget for good, and go on"
+    )
+    where = recovery.add_mutually_exclusive_group()
+    where.add_argument("--from-coordinator", action="store_true", help="ask it too (the default after `join`)")
+    where.add_argument("--offline", action="store_true", help="go by the outbox alone")
+    recovery.add_argument("--address", metavar="HOST:PORT", help="where the coordinator listens now, if it moved")
     return commands.main(arguments)
 
 

@@ -41,7 +41,8 @@ class PolicySettings(Settings):
 
     Bytes are those of one release (`most_bytes`), of all in the outbox (`outbox_quota`), of memory that a worker has to
     itself (`most_memory`), and of a file that it writes (`most_disk`); None sets no ceiling. `backbones` are files that
-    requests may name beside what ships with dpdd, spelt exactly so.
+    requests may name beside what ships with dpdd, spelt exactly so. `tell_ledger_position`: a release says how many
+    entries and paid requests the ledger has, so that its coordinator notices when an old ledger was put back.
     """
 
     methods: tuple[str, ...]
@@ -63,6 +64,7 @@ class PolicySettings(Settings):
     most_memory: Annotated[int, Field(ge=LEAST_MEMORY)] | None = None
     most_disk: Annotated[int, Field(ge=1)] | None = None
     backbones: tuple[str, ...] = ()
+    tell_ledger_position: bool = True
 
     @model_validator(mode="after")
     def _something_is_allowed(self) -> PolicySettings:
@@ -125,6 +127,12 @@ class KeySettings(Settings):
         return None if self.passphrase_file is None else silo / self.passphrase_file
 
 
+class LedgerSettings(Settings):
+    """Where the ledger's anchor is (`dpdd.client.anchor`), if not in the user's state folder."""
+
+    anchor: Path | None = None
+
+
 class SiloSettings(Settings):
     """The whole of `silo.toml`."""
 
@@ -137,6 +145,7 @@ class SiloSettings(Settings):
     coordinator: CoordinatorSettings | None = None
     keys: KeySettings = KeySettings()
     worker: WorkerSettings = WorkerSettings()
+    ledger: LedgerSettings = LedgerSettings()
 
     @model_validator(mode="after")
     def _counts_of_classes(self) -> SiloSettings:

@@ -6,19 +6,26 @@ ledger was lost, and an `init` that was interrupted can be told apart from that,
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from dpdd.client.ledger.hash_chain import canonical
 from dpdd.client.ledger.ledger import Ledger
+from dpdd.client.ledger.position import LedgerBehind, Position
 from dpdd.client.outbox import Outbox
-from dpdd.common.errors import DpddError, IntegrityError, LedgerError
+from dpdd.common.errors import IntegrityError, LedgerError, WireError
 from dpdd.common.files.atomic import sync_folder
-from dpdd.common.wire.release import open_signed
+from dpdd.common.wire.release import ReleaseHeader, inspect_file
 
 KEY = "key.pem"
 LEDGER = "ledger.sqlite"
+COMPARED = "outbox.compared"
+_COMPARED = b"dpdd outbox compared v1\0"
 _UNFINISHED = ".unfinished"
 _TRACES = {  # of a silo that had a ledger; an interrupted first `init` leaves none of them
     "its signing key": KEY,
@@ -39,7 +46,7 @@ def check_start(state: Path) -> None:
     if found:
         raise LedgerError(
             f"{state / LEDGER}: the ledger is gone, but this silo has {', '.join(found)}; restore the ledger from a "
-            "backup, and delete nothing: a new one would forget what was spent"
+            "backup, and delete nothing: a new one would forget what was spent (`dpdd-client recover` rebuilds it)"
         )
 
 
@@ -65,7 +72,7 @@ def start(state: Path, create_key: Callable[[Path], object], create_ledger: Call
 
 
 def check_outbox(outbox: Outbox, ledger: Ledger, key: Ed25519PrivateKey) -> None:
-    """LedgerError when the ledger knows less than what was released: it was restored from an old copy, or cut short.
+    """LedgerBehind when the ledger knows less than what was released: it was restored from an old copy, or cut short.
 
     A release is in the outbox before it is committed, but never before its budget is reserved. The outbox is listed
     first: what another process releases meanwhile is then no surprise.
@@ -74,20 +81,48 @@ def check_outbox(outbox: Outbox, ledger: Ledger, key: Ed25519PrivateKey) -> None
     unpaid = ledger.unpaid(kept)
     if not unpaid:
         return
-    own = sum(_signed(outbox, request_id, key) for request_id in unpaid)
+    own = sum(signed_release(outbox, request_id, key) is not None for request_id in unpaid)
     if not own:
         raise IntegrityError(f"the outbox holds a release for {unpaid[0][:12]} that the ledger never paid for")
-    entries = "1 entry" if own == 1 else f"{own} entries"
-    raise LedgerError(
-        f"the ledger is older than what this silo released: at least {entries} for releases in the outbox "
-        f"(such as {unpaid[0][:12]}) are missing; restore the newest ledger from a backup; nothing is answered before"
-    )
+    raise LedgerBehind(own, f"what this silo released: for the release of {unpaid[0][:12]} in the outbox, say,")
 
 
-def _signed(outbox: Outbox, request_id: str, key: Ed25519PrivateKey) -> bool:
-    data = outbox.get(request_id)
+def signed_release(outbox: Outbox, request_id: str, key: Ed25519PrivateKey) -> ReleaseHeader | None:
+    """What the release of that name states, without its arrays; None where this silo did not sign it."""
     try:
-        open_signed(data or b"", key.public_key().public_bytes_raw())
-    except DpddError:
-        return False
-    return True
+        release = inspect_file(outbox.path(request_id), key.public_key().public_bytes_raw())
+    except (WireError, IntegrityError):
+        return None
+    return release if release.request_id == request_id else None
+
+
+class Comparison:
+    """That outbox and ledger agreed, and when: while neither was changed since by others, they need no second look.
+
+    Listing an outbox of thousands of releases takes longer than a reservation. The note is signed, so that it cannot
+    come from somebody who has an old ledger and not the key.
+    """
+
+    def __init__(self, path: Path, outbox: Outbox, key: Ed25519PrivateKey) -> None:
+        self._path, self._outbox, self._key = path, outbox, key
+
+    def holds(self, ledger: Ledger) -> bool:
+        """Whether the outbox is as it was then, and the ledger goes on from there."""
+        try:
+            values = json.loads(self._path.read_bytes())
+            signature = bytes.fromhex(values.pop("signature"))
+            self._key.public_key().verify(signature, _COMPARED + canonical(values).encode())
+            known = Position(values["sequence"], values["entry"])
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, InvalidSignature):
+            return False
+        return bool(values["outbox"] == self._outbox.stamp()) and ledger.holds(known)
+
+    def note(self, ledger: Ledger) -> None:
+        """They agree now. Written without haste: if it is lost, they are compared once more."""
+        head = ledger.position()
+        values = {"outbox": self._outbox.stamp(), "sequence": head.sequence, "entry": head.entry}
+        signature = self._key.sign(_COMPARED + canonical(values).encode()).hex()
+        partial = self._path.with_name(f".{self._path.name}.partial")
+        with suppress(OSError):
+            partial.write_text(json.dumps({**values, "signature": signature}))
+            partial.replace(self._path)

@@ -10,12 +10,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from dpdd.client.ceilings import ENVELOPE
 from dpdd.client.config import SiloSettings
 from dpdd.client.mechanisms.base import BATCH
 from dpdd.common.config import Settings
 from dpdd.common.methods.base import RunDescription
-from dpdd.common.methods.plan import Plan
+from dpdd.common.methods.plan import ENVELOPE, Plan
 from dpdd.common.methods.registry import query
 from dpdd.common.wire.request import ReleaseRequest
 

@@ -51,6 +51,14 @@ class Outbox:
         """The request ids that have a release."""
         return sorted(path.stem for path in self._folder.glob("*.release"))
 
+    def stamp(self) -> list[int]:
+        """Changes whenever a file comes or goes."""
+        try:
+            found = self._folder.stat()
+        except OSError as error:
+            raise LedgerError(f"{self._folder}: the outbox cannot be read ({error.strerror})") from None
+        return [found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns]
+
     def clean(self) -> None:
         """Remove what an interrupted write left behind; only under the silo's lock."""
         for partial in self._folder.glob(".*.partial"):

@@ -20,8 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from dpdd.client import ceilings, continuity, holdout, policy, stages
+from dpdd.client.anchor import Anchor, anchor_path
 from dpdd.client.answering import Assignment, make
 from dpdd.client.config import SiloSettings, load_settings
+from dpdd.client.coordinator_memory import CoordinatorMemory
 from dpdd.client.durable import exclusive, write_new
 from dpdd.client.estimates import memory_bound
 from dpdd.client.keys import create_key, load_key, public_bytes
@@ -40,6 +42,7 @@ from dpdd.common.methods.registry import query
 from dpdd.common.methods.request_plan import planned, settings_of
 from dpdd.common.progress import Progress, silent
 from dpdd.common.wire.answer import Answer, Reason, Refusal, Shortfall, SignedReleaseBytes
+from dpdd.common.wire.payment import Payment
 from dpdd.common.wire.release import Release, open_signed, sign
 from dpdd.common.wire.request import Kind, ReleaseRequest, decode_request
 
@@ -88,7 +91,14 @@ class Silo:
                     holdout.create_key(state / HOLDOUT_KEY, seed)
         except OSError as error:
             raise ConfigError(f"{state}: cannot be made ({error.strerror})") from None
-        return Silo(folder)
+        silo = Silo(folder)
+        ledger = silo.ledger()
+        try:
+            ledger.check_anchor()
+            ledger.follow_anchor()
+        finally:
+            ledger.close()
+        return silo
 
     @property
     def _state(self) -> Path:
@@ -114,9 +124,32 @@ class Silo:
         path = self._state / "ledger.sqlite"
         if not path.exists():
             raise LedgerError(
-                f"{path}: the ledger is gone; restore it from a backup, since a new one forgets what was spent"
+                f"{path}: the ledger is gone; restore it from a backup, since a new one forgets what was spent "
+                "(`dpdd-client recover` rebuilds it from releases)"
             )
-        return Ledger(path, self.settings.name, self.settings.budget.budget(), self._key, **options)
+        return self.open_ledger(path, **options)
+
+    def create_ledger(self, path: Path) -> None:
+        """Begin a ledger of this silo at a new path: for a recovery."""
+        Ledger.create(path, self.settings.name, self.settings.budget.budget(), self._key)
+
+    def open_ledger(self, path: Path, **options: Any) -> Ledger:
+        """A ledger of this silo at any path."""
+        with_anchor = {"anchor": self.anchor, **options}
+        return Ledger(path, self.settings.name, self.settings.budget.budget(), self._key, **with_anchor)
+
+    @property
+    def anchor(self) -> Anchor | None:
+        """What remembers the ledger's end outside `state/`; simulated silos have none."""
+        if self.settings.simulation is not None:
+            return None
+        named = self.settings.ledger.anchor
+        return Anchor(self.folder / named.expanduser() if named else anchor_path(self.public_key), self._key)
+
+    @property
+    def coordinator_memory(self) -> CoordinatorMemory:
+        """What the coordinator said of the ledger."""
+        return CoordinatorMemory(self._state / "coordinator" / "position.json")
 
     def plan(self, request: ReleaseRequest) -> tuple[Settings, Plan]:
         """What answering `request` would cost; Refused when the policy or the method's schema says no."""
@@ -241,8 +274,11 @@ class Silo:
         self, ledger: Ledger, request: ReleaseRequest, settings: Settings, plan: Plan, progress: Progress
     ) -> bytes:
         """Make, keep and commit the release; under the silo's lock."""
-        self.outbox.clean()
+        compared = continuity.Comparison(self._state / continuity.COMPARED, self.outbox, self._key)
+        if not compared.holds(ledger):
+            self.outbox.clean()
         self.check_ledger(ledger)
+        ledger.follow_anchor()
         known = self._replay(ledger, request.id)
         if known is not None:
             return known
@@ -256,6 +292,7 @@ class Silo:
             kept = self._make(ledger, request, settings, plan, progress)
         progress("committing", 0, 1)
         ledger.commit(request.id, hashlib.sha256(kept).hexdigest())
+        compared.note(ledger)
         return kept
 
     def _make(
@@ -264,9 +301,10 @@ class Silo:
         progress("reserving", 0, 1)
         ceilings.check_rate(request, self.settings.policy, ledger)  # again, now that nobody else makes a release
         ceilings.check_room(request, plan, self.settings.policy, self.outbox)
-        distilled = request.kind is Kind.DISTILLED_SET
-        paid = self._reserve(ledger, request, plan, 1 if distilled else query(request.method).stages(settings))
-        assignment = Assignment(self.folder, self.settings, request, plan, paid.hash, self._holdout_key())
+        of = 1 if request.kind is Kind.DISTILLED_SET else query(request.method).stages(settings)
+        paid = self._reserve(ledger, request, plan, of)
+        payment = self._payment(ledger, request, plan, of, paid)
+        assignment = Assignment(self.folder, self.settings, request, plan, paid.hash, self._holdout_key(), payment)
         release = self._unsigned(assignment, progress)
         assignment.check(release)
         progress("writing", 0, 1)
@@ -296,18 +334,39 @@ class Silo:
             request.method,
             spending,
             plan.guarantee,
-            {"run": request.run, "coordinates": plan.coordinates, **self._holdout()},
+            {"run": request.run, "coordinates": plan.coordinates, **self.declared_holdout()},
             stages=of,
             unprotected_allowed=self.settings.simulation is not None and self.settings.simulation.allow_no_noise,
         )
 
-    def check_ledger(self, ledger: Ledger) -> None:
-        """LedgerError when the ledger contradicts `silo.toml` or the outbox: nothing may be spent from it then."""
-        continuity.check_outbox(self.outbox, ledger, self._key)
-        ledger.check_budget()
-        ledger.check_holdout(self._holdout())  # of another holdout, records would change sides
+    def _payment(self, ledger: Ledger, request: ReleaseRequest, plan: Plan, of: int, paid: Entry) -> Payment:
+        """What the release says of its ledger entry: what `dpdd-client recover` needs, if the ledger is ever lost."""
+        whole, told = stages.reserved(plan), self.settings.policy.tell_ledger_position
+        return Payment(
+            request.run,
+            request.first_stage().id,
+            request.stage,
+            of,
+            whole.event,
+            whole.distance,
+            position=paid.seq if told else 0,
+            reservations=ledger.position().reservations if told else 0,
+        )
 
-    def _holdout(self) -> dict[str, str]:
+    def check_ledger(self, ledger: Ledger) -> None:
+        """LedgerError where nothing may be spent: the ledger is behind what remembers it or contradicts `silo.toml`."""
+        if not continuity.Comparison(self._state / continuity.COMPARED, self.outbox, self._key).holds(ledger):
+            continuity.check_outbox(self.outbox, ledger, self._key)
+        self.coordinator_memory.check(ledger)
+        ledger.check_anchor()
+        self.check_declared(ledger)
+
+    def check_declared(self, ledger: Ledger) -> None:
+        """LedgerError when the ledger contradicts `silo.toml`."""
+        ledger.check_budget()
+        ledger.check_holdout(self.declared_holdout())  # of another holdout, records would change sides
+
+    def declared_holdout(self) -> dict[str, str]:
         """What the ledger keeps of the holdout; nothing where there is none."""
         key = self._holdout_key()
         return {} if key is None else {"holdout": holdout.declaration(self.settings.evaluation.holdout, key)}

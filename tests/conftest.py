@@ -1,4 +1,4 @@
-"""Tests import each other's helpers as `tests.…`, whatever way pytest was started; and leave the user's cache alone."""
+"""Tests import each other's helpers as `tests.…`, whatever way pytest was started, and leave the user's folders be."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """One cache for the session: workers of xdist and processes that tests start have it from here."""
+    """One cache and one state folder for the session: workers of xdist and processes that tests start have them too."""
     if not hasattr(config, "workerinput"):
-        folder = tempfile.mkdtemp(prefix="dpdd-cache-")
-        os.environ["XDG_CACHE_HOME"] = folder
+        folder = tempfile.mkdtemp(prefix="dpdd-")
+        os.environ["XDG_CACHE_HOME"] = str(Path(folder, "cache"))
+        os.environ["XDG_STATE_HOME"] = str(Path(folder, "state"))
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))

@@ -53,8 +53,8 @@ def test_a_unit_may_do_little(name: str) -> None:
     assert {key: service[key] for key in wanted} == wanted
 
 
-def test_a_silo_writes_its_state_and_nothing_else_and_a_coordinator_its_folder() -> None:
-    assert unit(UNITS[0])["ReadWritePaths"] == "/var/lib/dpdd/%i/state"
+def test_a_silo_writes_its_state_and_its_anchor_and_a_coordinator_its_folder() -> None:
+    assert unit(UNITS[0])["ReadWritePaths"] == "/var/lib/dpdd/%i/state -/var/lib/dpdd/.local/state/dpdd"
     assert unit(UNITS[1])["ReadWritePaths"] == "/var/lib/dpdd/hub"
 
 

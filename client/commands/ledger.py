@@ -58,7 +58,7 @@ def budget(options: argparse.Namespace) -> None:
             e.request_id[:12],
         ]
         for e in entries
-        if e.kind == "reserve"
+        if e.kind in ("reserve", "recovered")
     ]
     if rows:
         print()
@@ -71,6 +71,8 @@ def _state(reservation: Entry, entries: list[Entry]) -> str:
     of = reservation.body.get("stages", 1)
     parts = {e.request_id for e in entries if e.kind == "stage" and e.body["root"] == reservation.request_id}
     done = sum(e.kind == "commit" and e.request_id in parts | {reservation.request_id} for e in entries)
+    if reservation.kind == "recovered":
+        return f"recovered, {done} of {of} released"
     if 0 < done < of:
         return f"released {done} of {of} stages"
     return "released" if done else "reserved"
@@ -83,7 +85,7 @@ def log(options: argparse.Namespace) -> None:
     try:
         if options.accept_clock:
             ledger.note("clock")
-        entries = ledger.entries()
+        entries = ledger.verify()
     finally:
         ledger.close()
     outbox = _check_outbox(silo, entries)
@@ -117,7 +119,7 @@ def _check_outbox(silo: Silo, entries: list[Entry]) -> dict[str, Kept]:
 
     So both ends are checked: a ledger cut short at its end shows here, and so does a file that is gone.
     """
-    reserved = {entry.request_id for entry in entries if entry.kind in ("reserve", "stage")}
+    reserved = {entry.request_id for entry in entries if entry.kind in ("reserve", "stage", "recovered")}
     for request_id in silo.outbox.ids():
         if request_id not in reserved:
             raise LedgerError(
@@ -157,7 +159,7 @@ def _description(entry: Entry) -> str:
     match entry.kind:
         case "open" | "budget":
             return f"budget ε = {body['epsilon']:g}, δ = {body['delta']:g}, {body['composition']}"
-        case "reserve":
+        case "reserve" | "recovered":
             of = body.get("stages", 1)
             event = describe(from_json(body["event"])) + (f", for {of} stages" if of > 1 else "")
             return f"{body['run']}: {body['method']}, ε = {body['epsilon']:g}, {event}"
@@ -169,5 +171,9 @@ def _description(entry: Entry) -> str:
             return str(body["why"])
         case "clock":
             return "the operator accepts the clock"
+        case "resume":
+            return "the end of a recovery" + (f", for entry {body['position']}" if body["position"] else "")
+        case "written-off":
+            return f"the rest of the budget: {body['why']}"
         case _:
             return ""

@@ -84,6 +84,9 @@ approval = "ask"
 # most_cpu_seconds = 3600
 # Public backbones in files of your own that requests may name, beside those that ship with dpdd.
 # backbones = ["/srv/backbones/mine"]
+# Releases say how many entries the ledger has and how many requests were paid for, so that the coordinator notices when
+# an old copy of the ledger was put back. false keeps that from it.
+# tell_ledger_position = true
 
 # [worker]
 # Seconds (by the clock) that an answer may take, and CPU seconds that planning one may take; without isolation the node
@@ -96,6 +99,11 @@ approval = "ask"
 # A share of the records that no other release reads, so that models can be evaluated on them (which policy.methods must
 # allow as "evaluation", and which costs budget). Choose it before the first release: it cannot change afterwards.
 # holdout = 0.2
+
+# [ledger]
+# Where a small file remembers the ledger's newest entry, so that an old copy of it is noticed: outside of state/, and
+# not in its backup. Left out, it is in ~/.local/state/dpdd/.
+# anchor = "../north.anchor"
 
 # [keys]
 # The first line of this file is the passphrase of a key that was made with `dpdd-client init --encrypt-key`.
@@ -141,7 +149,10 @@ def preflight(options: argparse.Namespace) -> None:
     silo = open_silo(options)
     ledger = silo.ledger()
     try:
+        ledger.verify()
+        anchored = anchor_warnings(silo)
         silo.check_ledger(ledger)
+        ledger.follow_anchor()
         status = ledger.status()
     finally:
         ledger.close()
@@ -153,7 +164,8 @@ def preflight(options: argparse.Namespace) -> None:
     methods = obstacles(silo, console)
     console.finish()
     ready = any(why is None for why in methods.values())
-    findings = [*_findings(silo.settings, description), *table_findings(columns, intake), *key_warnings(silo)]
+    findings = [*_findings(silo.settings, description), *table_findings(columns, intake)]
+    findings += [*key_warnings(silo), *anchored]
     if status.remaining <= 0.0:
         findings.append("the budget is used up: every new request will be refused")
     if options.json:
@@ -224,6 +236,25 @@ def key_warnings(silo: Silo) -> list[str]:
         remedy = "the coordinator has to make a new one, which this silo joins"
         warnings += expiry_warning("the coordinator's authority", life(authority), now, remedy)
     return warnings
+
+
+def anchor_warnings(silo: Silo) -> list[str]:
+    """What the anchor cannot vouch for."""
+    anchor = silo.anchor
+    if anchor is None:
+        return []
+    anchored = anchor.read()
+    if anchored is None:
+        return [
+            f"there was no anchor of the ledger ({anchor.path}), and one begins now: if this silo did not just move to "
+            "this machine, find out who removed it, and whether the ledger is the newest"
+        ]
+    if anchored.begun_at > 1:
+        return [
+            f"the anchor of the ledger ({anchor.path}) began at entry {anchored.begun_at}, on {anchored.begun[:10]}: "
+            "it cannot tell whether the ledger was the newest then"
+        ]
+    return []
 
 
 def _findings(settings: SiloSettings, description: Description) -> list[str]:

@@ -64,11 +64,28 @@ def _reserve(body: dict[str, Any]) -> bool:
 
 
 def _stage(body: dict[str, Any]) -> bool:
-    return isinstance(body["root"], str) and type(body["stage"]) is int
+    return isinstance(body["root"], str) and type(body["stage"]) is int and _rebuilt(body)
 
 
 def _commit(body: dict[str, Any]) -> bool:
-    return isinstance(body["release_sha256"], str)
+    return isinstance(body["release_sha256"], str) and _rebuilt(body)
+
+
+def _recovered(body: dict[str, Any]) -> bool:
+    return _reserve(body) and _rebuilt(body)
+
+
+def _resume(body: dict[str, Any]) -> bool:
+    return isinstance(body["entry"], str) and type(body["position"]) is int
+
+
+def _written_off(body: dict[str, Any]) -> bool:
+    return isinstance(body["why"], str)
+
+
+def _rebuilt(body: dict[str, Any]) -> bool:
+    """What an entry says of the lost one that it stands for; most stand for themselves."""
+    return isinstance(body.get("entry", ""), str) and type(body.get("position", 0)) is int
 
 
 def _deny(body: dict[str, Any]) -> bool:
@@ -90,4 +107,7 @@ _CHECKS: dict[str, Callable[[dict[str, Any]], bool]] = {
     "stage": _stage,
     "commit": _commit,
     "deny": _deny,
+    "recovered": _recovered,
+    "resume": _resume,
+    "written-off": _written_off,
 }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,7 +16,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from dpdd.common.errors import LedgerError
 
-EntryKind = Literal["open", "budget", "reserve", "stage", "commit", "approve", "deny", "clock"]
+EntryKind = Literal[
+    "open", "budget", "reserve", "stage", "commit", "approve", "deny", "clock", "recovered", "resume", "written-off"
+]
 GENESIS = "0" * 64
 _PREFIX = b"dpdd ledger v1\0"
 
@@ -35,32 +38,47 @@ class Entry:
 
 
 def next_entry(
-    last: Entry | None, time: str, kind: EntryKind, request_id: str, body: dict[str, Any], key: Ed25519PrivateKey
+    last: Entry | None,
+    time: str,
+    kind: EntryKind,
+    request_id: str,
+    body: dict[str, Any],
+    key: Ed25519PrivateKey,
+    beyond: int = 0,
 ) -> Entry:
-    """The entry that follows `last`."""
+    """The entry that follows `last`. One that resumes a rebuilt ledger has a number `beyond` those that were in use."""
     seq, previous = (last.seq + 1, last.hash) if last else (1, GENESIS)
+    seq = max(seq, beyond + 1)
     digest = _digest(seq, time, kind, request_id, body, previous)
     return Entry(seq, time, kind, request_id, body, previous, digest, key.sign(_PREFIX + bytes.fromhex(digest)))
 
 
-def verify(entries: list[Entry], key: Ed25519PublicKey) -> None:
+def verify(entries: Iterable[Entry], key: Ed25519PublicKey) -> None:
     """LedgerError at the first entry that is missing, altered or not signed by this silo."""
     previous, seq = GENESIS, 1
     for entry in entries:
         where = f"ledger entry {seq}"
-        if entry.seq != seq:
+        if entry.seq != seq and not (entry.kind == "resume" and entry.seq > seq):
             raise LedgerError(f"{where} is missing (the next one found is {entry.seq}): the ledger was tampered with")
-        try:
-            digest = _digest(entry.seq, entry.time, entry.kind, entry.request_id, entry.body, entry.previous)
-        except RecursionError:
-            raise LedgerError(f"{where} is nested too deeply: the ledger was tampered with") from None
-        if entry.previous != previous or entry.hash != digest:
+        if entry.previous != previous:
             raise LedgerError(f"{where} does not match its hash: the ledger was tampered with")
-        try:
-            key.verify(entry.signature, _PREFIX + bytes.fromhex(digest))
-        except InvalidSignature:
-            raise LedgerError(f"{where} is not signed by this silo's key: the ledger was tampered with") from None
-        previous, seq = entry.hash, seq + 1
+        verify_entry(entry, key)
+        previous, seq = entry.hash, entry.seq + 1
+
+
+def verify_entry(entry: Entry, key: Ed25519PublicKey) -> None:
+    """LedgerError unless this entry, by itself, is one that this silo wrote."""
+    where = f"ledger entry {entry.seq}"
+    try:
+        digest = _digest(entry.seq, entry.time, entry.kind, entry.request_id, entry.body, entry.previous)
+    except RecursionError:
+        raise LedgerError(f"{where} is nested too deeply: the ledger was tampered with") from None
+    if entry.hash != digest:
+        raise LedgerError(f"{where} does not match its hash: the ledger was tampered with")
+    try:
+        key.verify(entry.signature, _PREFIX + bytes.fromhex(digest))
+    except InvalidSignature:
+        raise LedgerError(f"{where} is not signed by this silo's key: the ledger was tampered with") from None
 
 
 def canonical(value: dict[str, Any]) -> str:

@@ -27,6 +27,7 @@ from dpdd.client.transport.channel import Files, explain, open_channel
 from dpdd.client.transport.installed_app import ATTEMPTS, InstalledApp
 from dpdd.client.transport.request_keys import RequestKeys
 from dpdd.client.transport.retries import LONGEST_WAIT, NOT_ACCEPTED, PERMANENT, TRANSIENT, again, jittered
+from dpdd.client.transport.stored_releases import hear_position
 from dpdd.client.transport.upkeep import CertificateUpkeep
 from dpdd.client.transport.upload import manifest_of, upload
 from dpdd.client.worker.worker import Worker
@@ -146,6 +147,7 @@ class Node:
         if stream.is_active():
             self._connected = True
             self._say(f"connected to {self._address}")
+            self._hear_position(channel)
         for envelope in stream:
             digest = hashlib.sha256(envelope).digest()
             if digest in self._queued:
@@ -176,6 +178,26 @@ class Node:
             self._say(f"the coordinator's request key stays as it was: {error}")
             return False
 
+    def _hear_position(self, channel: grpc.Channel) -> None:
+        """Learn how far the coordinator knows this silo's ledger. Where that is further than it goes, requests fail."""
+        try:
+            hear_position(channel, self._silo)
+        except DpddError as error:
+            self._say(f"this silo answers nothing new: {error}")
+
+    def _is_claimed_behind(self) -> bool:
+        """Whether the coordinator says, without a proof, that the ledger is an old copy: then it gets nothing."""
+        try:
+            ledger = self._silo.ledger()
+            try:
+                self._silo.coordinator_memory.check_claim(ledger)
+            finally:
+                ledger.close()
+        except DpddError as error:
+            self._say(f"not answered: {error}")
+            return True
+        return False
+
     def _work(self) -> None:
         """Answer one request after the other; look again at those whose operator had not decided."""
         while not self._stop.is_set():
@@ -199,7 +221,7 @@ class Node:
             return
         self._doing = Doing.WORKING
         try:
-            reply = self._ask_app(envelope.request, flower.PLAN)
+            reply = None if self._is_claimed_behind() else self._ask_app(envelope.request, flower.PLAN)
             wire = exchange_pb2.RehearsalReport(rehearsal=envelope.rehearsal)
             would = "could not be planned"
             if reply is not None:
@@ -231,7 +253,7 @@ class Node:
     def _answer(self, request_id: str, request: bytes, *, again: bool) -> None:
         if not again:
             self._note(request_id, request)
-        reply = self._ask_app(request, flower.ACTION)
+        reply = None if self._is_claimed_behind() else self._ask_app(request, flower.ACTION)
         if reply is None:
             self._undecided.pop(request_id, None)
             self._say(f"request {request_id[:12]} could not be answered; the lines above say why")
@@ -297,6 +319,9 @@ class Node:
 
         if self._send_with_retries(lambda channel: upload(channel, path, manifest, tell, sent)):
             self._say(f"request {request_id[:12]}: the coordinator has the release ({words})")
+            with suppress(grpc.RpcError, ValueError):  # the connection broke: it is asked when there is a new one
+                if (channel := self._channel) is not None:
+                    self._hear_position(channel)
         else:
             self._report_failure(request_id)
 

@@ -35,8 +35,11 @@ from dpdd.common.methods.request_plan import planned, settings_of
 from dpdd.common.privacy.entropy import SeededEntropy
 from dpdd.common.progress import Progress
 from dpdd.common.randomness import uniforms
+from dpdd.common.wire.parsing import parse
+from dpdd.common.wire.payment import payment_from_wire, payment_to_wire
 from dpdd.common.wire.request import Kind as RequestKind
 from dpdd.common.wire.request import decode_request
+from dpdd.v1 import release_pb2
 
 PROGRESS_SECONDS = 0.05
 """So often, at most, the node hears how far a phase is."""
@@ -98,19 +101,20 @@ JOBS: Mapping[str, Job] = {"answer": answer, "plan": plan, "measure": measure}
 
 def assignment_to_json(assignment: Assignment) -> dict[str, Any]:
     """All of it but the request."""
-    key = assignment.holdout_key
+    key, paid = assignment.holdout_key, assignment.payment
     return {
         "folder": str(assignment.folder),
         "settings": assignment.settings.model_dump(mode="json", exclude_unset=True),
         "plan": plan_to_json(assignment.plan),
         "ledger_entry": assignment.ledger_entry,
         "holdout_key": None if key is None else key.hex(),
+        "payment": None if paid is None else payment_to_wire(paid).SerializeToString(deterministic=True).hex(),
     }
 
 
 def assignment_from_json(header: Mapping[str, Any], request: bytes) -> Assignment:
     """The inverse of `assignment_to_json`."""
-    key = header["holdout_key"]
+    key, paid = header["holdout_key"], header["payment"]
     return Assignment(
         Path(header["folder"]),
         SiloSettings.model_validate(header["settings"]),
@@ -118,6 +122,7 @@ def assignment_from_json(header: Mapping[str, Any], request: bytes) -> Assignmen
         plan_from_json(header["plan"]),
         header["ledger_entry"],
         None if key is None else bytes.fromhex(key),
+        None if paid is None else payment_from_wire(parse(release_pb2.Payment, bytes.fromhex(paid))),
     )
 
 

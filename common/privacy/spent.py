@@ -1,8 +1,8 @@
 """What a filter has to know of everything it admitted: a few numbers, however many events there were.
 
-Each sum is rounded up at each step, so it is never below the true sum nor below what rounding to the nearest gives, and
-a filter that goes by it errs on the safe side. Equal Gaussians one after the other are counted, not added up, so that n
-of them cost exactly what `calibrate` says of n.
+Each sum is rounded up at each step. So it is never below the true sum, nor below what rounding to the nearest gives,
+and a filter that goes by it errs on the safe side. Equal Gaussians one after the other are counted, not added up, so
+that n of them cost exactly what `calibrate` says of n.
 
 >>> spent = Spent().and_gaussian(2.0, 3).and_gaussian(2.0, 1)
 >>> spent.mu

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import mmap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import InitVar, dataclass
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from dpdd.common.privacy.events import Event
 from dpdd.common.privacy.privatise import Privatised
 from dpdd.common.wire.arrays import check_array, from_wire, to_wire
 from dpdd.common.wire.parsing import MOST_BYTES, MOST_FIELDS, check, check_name, parse, without
+from dpdd.common.wire.payment import Payment, payment_from_wire, payment_to_wire
 from dpdd.common.wire.privacy import event_from_wire, event_to_wire, guarantee_from_wire, guarantee_to_wire
 from dpdd.common.wire.request import Kind, ReleaseRequest
 from dpdd.v1 import array_pb2, release_pb2
@@ -53,6 +54,7 @@ class Release:
     software: str
     public_counts: tuple[int, ...] = ()
     held_out: bool = False
+    payment: Payment | None = None
     planned: Event | None = None
     _made_by: InitVar[object] = None  # not kept: dataclasses.replace cannot pass it on
 
@@ -87,6 +89,7 @@ class Release:
             software=self.software,
             public_counts=self.public_counts,
             held_out=self.held_out,
+            payment=None if self.payment is None else payment_to_wire(self.payment),
         )
         return message.SerializeToString(deterministic=True)
 
@@ -101,10 +104,12 @@ def release_of(
     software: str,
     public_counts: tuple[int, ...] = (),
     held_out: bool = False,
+    payment: Payment | None = None,
 ) -> Release:
     """The release that answers `request` with what the mechanism privatised, and the counts that are public anyway.
 
-    `held_out` says of an evaluation that it read records which no other release reads.
+    `held_out` says of an evaluation that it read records which no other release reads; `payment` what the ledger's
+    entry set aside.
     """
     return Release(
         request_id=request.id,
@@ -120,6 +125,7 @@ def release_of(
         software=software,
         public_counts=public_counts,
         held_out=held_out,
+        payment=payment,
         _made_by=_ONLY_HERE,
     )
 
@@ -154,6 +160,7 @@ def _checked(message: release_pb2.Release, arrays: Mapping[str, NDArray]) -> Rel
         software=message.software,
         public_counts=tuple(message.public_counts),
         held_out=message.held_out,
+        payment=payment_from_wire(message.payment) if message.HasField("payment") else None,
         _made_by=_ONLY_HERE,
     )
 
@@ -238,6 +245,8 @@ class ReleaseHeader:
     distance: float
     releasable: bool
     public_counts: tuple[int, ...]
+    ledger_entry: str
+    payment: Payment | None
     arrays: Mapping[str, tuple[str, tuple[int, ...]]]
 
 
@@ -252,6 +261,8 @@ def _header(release: Release, arrays: Mapping[str, tuple[str, tuple[int, ...]]])
         release.distance,
         release.releasable,
         release.public_counts,
+        release.ledger_entry,
+        release.payment,
         arrays,
     )
 
@@ -261,13 +272,34 @@ def inspect_signed(path: Path, trusted: bytes, signed: bytes) -> ReleaseHeader:
 
     `signed` is what `StreamHash` computed on the way to the file.
     """
+    return _mapped(path, lambda message: _check_signature(message, signed, trusted))
+
+
+def stated(path: Path) -> ReleaseHeader:
+    """The release in a file whose signature was checked when it came, without its arrays."""
+    return _mapped(path, lambda _: None)
+
+
+def inspect_file(path: Path, trusted: bytes) -> ReleaseHeader:
+    """`inspect_signed` on a file that is read here."""
+    stream_hash = StreamHash()
+    try:
+        with path.open("rb", buffering=0) as file:
+            while piece := file.read(1 << 20):
+                stream_hash.update(memoryview(piece))
+    except OSError as error:
+        raise WireError(f"not a release: {one_line(error)}") from None
+    return inspect_signed(path, trusted, stream_hash.signed)
+
+
+def _mapped(path: Path, check_signature: Callable[[release_pb2.SignedRelease], None]) -> ReleaseHeader:
     try:
         with (
             path.open("rb") as file,
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
             memoryview(mapped) as data,
         ):
-            return _inspect(data, trusted, signed)
+            return _inspect(data, check_signature)
     except (OSError, ValueError) as error:  # ValueError: nothing to map in an empty file
         raise WireError(f"not a release: {one_line(error)}") from None
 
@@ -277,14 +309,15 @@ def inspect_bytes(data: bytes, trusted: bytes | None = None) -> ReleaseHeader:
     end = _end_of_first_field(data[:16])
     check(end is not None, "a signed release starts with the release")
     with memoryview(data) as view:
-        return _inspect(view, trusted, hashlib.sha256(view[:end]).digest())
+        signed = hashlib.sha256(view[:end]).digest()
+        return _inspect(view, lambda message: _check_signature(message, signed, trusted))
 
 
-def _inspect(data: memoryview, trusted: bytes | None, signed: bytes) -> ReleaseHeader:
+def _inspect(data: memoryview, check_signature: Callable[[release_pb2.SignedRelease], None]) -> ReleaseHeader:
     check(len(data) <= MOST_BYTES, f"a release of {len(data)} bytes; {MOST_BYTES} is the most")
     rest, (inside,) = without(data, 1, most=1)
     check(_end_of_first_field(bytes(data[:16])) == inside[1], "a signed release starts with the release")
-    _check_signature(parse(release_pb2.SignedRelease, rest), signed, trusted)
+    check_signature(parse(release_pb2.SignedRelease, rest))
     with data[inside[0] : inside[1]] as release:
         rest, spans = without(release, 5, most=MOST_FIELDS)
         arrays: dict[str, tuple[str, tuple[int, ...]]] = {}

@@ -211,4 +211,7 @@ delta = 2e-5
 methods = {json.dumps(list(study.methods))}
 epsilon_per_request = 1.0
 approval = "auto"
+
+[ledger]
+anchor = "../{silo}.anchor"
 """

@@ -145,9 +145,8 @@ epsilon_per_request = {each[0]!r}
 delta_per_request = {each[1]!r}
 approval = "auto"
 {backbones}{holdout}"""
-    if unprotected or noise_seed is not None:
-        text += f"\n[simulation]\nallow_no_noise = {str(unprotected).lower()}\n"
-        text += f"noise_seed = {noise_seed}\n" if noise_seed is not None else ""
+    text += f"\n[simulation]\nallow_no_noise = {str(unprotected).lower()}\n"
+    text += f"noise_seed = {noise_seed}\n" if noise_seed is not None else ""
     (folder / "silo.toml").write_text(text, encoding="utf-8")
 
 

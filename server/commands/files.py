@@ -39,6 +39,8 @@ def request(options: argparse.Namespace) -> None:
         print(f"all silos have answered; `dpdd-server resume {folder} --offline` builds the dataset")
         return
     written = write_requests(stage, options.out)
+    for group in stage.groups:
+        coordinator.ledger_positions.put(group.request.id, silos)
     rows = [
         [str(path), ", ".join(sorted(group.silos)) or "all others", f"{group.request.epsilon:g}"]
         for path, group in written.items()
@@ -63,6 +65,11 @@ def take(options: argparse.Namespace) -> None:
     try:
         for path in options.files:
             release = take_release(path, scenario, store, roster)
+            digest = store.digest(release.request_id, release.silo)
+            assert digest is not None
+            for sentence in coordinator.ledger_positions.note(options.folder / STORE, digest, release.header):
+                store.warn(release.silo, sentence)
+                print(f"warning: {sentence}")
             if release.silo == given:
                 coordinator.registry.add_key(given, roster.key_of(given))  # after a release that it verifies
             print(f"{path}: the release of {release.silo}, signed; ε = {release.guarantee.epsilon:g}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dpdd.common.cli import facts, print_json, table
 from dpdd.common.errors import ConfigError
@@ -39,6 +39,7 @@ def status(options: argparse.Namespace) -> None:
                         "certificate_expires": _expires(silo),
                         "last_seen": silo.last_seen,
                         "doing": silo.doing,
+                        **_ledger(coordinator, silo.name),
                     }
                     for silo in silos
                 ],
@@ -92,6 +93,9 @@ def status(options: argparse.Namespace) -> None:
                 ],
             )
         )
+    for silo in silos:
+        for sentence in coordinator.ledger_positions.forks(silo.name):
+            print(f"WARNING, a fork: {sentence}")
     if queue:
         print()
         print(
@@ -123,6 +127,12 @@ def status(options: argparse.Namespace) -> None:
 def _expires(silo: SiloEntry) -> str | None:
     """When a silo's certificate ends, if it has one."""
     return None if silo.certificate_life is None else silo.certificate_life[1].isoformat(timespec="seconds")
+
+
+def _ledger(coordinator: Coordinator, silo: str) -> dict[str, Any]:
+    """How far a silo's ledger is known, and what does not fit together in it."""
+    highest, forks = coordinator.ledger_positions.highest(silo), coordinator.ledger_positions.forks(silo)
+    return {"ledger_entries": highest.sequence if highest else None, "forks": forks}
 
 
 def _submitted(coordinator: Coordinator) -> list[SubmittedRun]:

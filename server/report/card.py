@@ -131,6 +131,7 @@ def write_card(
         **({"evaluation_at_silos": judged} if judged else {}),
         "silos_without_release": dict(missing),
         **(joining or {}),
+        **({"warnings": warnings} if (warnings := store.warnings([row["silo"] for row in rows])) else {}),
         **_evaluation(scenario, scores),
         **({"at_silos": scores["at_silos"]} if judged else {}),
     }

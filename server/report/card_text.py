@@ -103,6 +103,12 @@ def privacy_text(card: Mapping[str, Any]) -> str:
     if card["silos_without_release"]:
         absent = "\n".join(f"- {silo}: {why}" for silo, why in card["silos_without_release"].items())
         parts.append(f"Silos that did not take part, or not in every stage:\n\n{absent}")
+    if card.get("warnings"):
+        forks = "\n".join(f"- {sentence}." for sentence in card["warnings"])
+        parts.append(
+            "**Warning.** What these silos released does not come from one ledger: an older copy of it was put back,\n"
+            f"and the (ε, δ) above may have been spent more than once there.\n\n{forks}"
+        )
     return "\n\n".join(parts)
 
 

@@ -9,6 +9,7 @@ import hashlib
 import re
 import reprlib
 import sqlite3
+from collections.abc import Collection
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -38,6 +39,7 @@ CREATE TABLE IF NOT EXISTS reports (
     request_id TEXT NOT NULL, silo TEXT NOT NULL, report BLOB NOT NULL, changed TEXT NOT NULL,
     PRIMARY KEY (request_id, silo)
 ) STRICT;
+CREATE TABLE IF NOT EXISTS warnings (silo TEXT NOT NULL, sentence TEXT NOT NULL, PRIMARY KEY (silo, sentence)) STRICT;
 """
 _ASKED = """
 SELECT a.request_id, a.silo, iif(r.sha256 IS NULL, a.state, 'released'), a.refusal, a.changed
@@ -141,6 +143,15 @@ class Store:
         """What silos said last in dry rounds, by request and silo."""
         rows = self._db.execute("SELECT request_id, silo, report FROM reports ORDER BY rowid").fetchall()
         return {(request_id, silo): bytes(report) for request_id, silo, report in rows}
+
+    def warn(self, silo: str, sentence: str) -> None:
+        """Keep what is known against a silo, for the card."""
+        self._db.execute("INSERT OR IGNORE INTO warnings VALUES (?, ?)", (silo, sentence))
+
+    def warnings(self, silos: Collection[str]) -> list[str]:
+        """What is known against these silos."""
+        rows = self._db.execute("SELECT silo, sentence FROM warnings ORDER BY rowid").fetchall()
+        return [sentence for silo, sentence in rows if silo in silos]
 
     def asked(self, *, request_id: str | None = None, silo: str | None = None) -> list[Asked]:
         """What the exchange asked; a silo whose release is here has released, whatever it said before."""

@@ -29,6 +29,7 @@ from dpdd.server.transport.authority import (
     read_private,
     requested,
 )
+from dpdd.server.transport.ledger_positions import LedgerPositions
 from dpdd.server.transport.registry import Registry
 from dpdd.server.transport.request_keys import RequestKeyFiles
 from dpdd.v1 import exchange_pb2
@@ -47,6 +48,7 @@ class Coordinator:
             raise ConfigError(f"{folder}: this is not a coordinator's folder; `dpdd-server init {folder}` makes one")
         self.authority = load_authority(folder / "authority.pem", self._state / "authority.key")
         self.registry = Registry(self._state / "registry.sqlite")
+        self.ledger_positions = LedgerPositions(self.registry, folder / "runs")
         self._request_key_files = RequestKeyFiles(self._state)
         self._request_key_files.finish()
         self._request_keys = self._request_key_files.load()

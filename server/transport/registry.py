@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -31,6 +31,16 @@ CREATE TABLE IF NOT EXISTS tokens (
 CREATE TABLE IF NOT EXISTS certificates (
     fingerprint TEXT PRIMARY KEY, silo TEXT NOT NULL, der BLOB NOT NULL, expires TEXT NOT NULL
 ) STRICT;
+CREATE TABLE IF NOT EXISTS paid (
+    silo TEXT NOT NULL, request_id TEXT NOT NULL, sha256 TEXT NOT NULL, sequence INTEGER NOT NULL, entry BLOB NOT NULL,
+    folder TEXT NOT NULL, PRIMARY KEY (silo, sha256)
+) STRICT;
+CREATE INDEX IF NOT EXISTS paid_in_order ON paid (silo, sequence);
+CREATE INDEX IF NOT EXISTS paid_for ON paid (silo, request_id);
+CREATE TABLE IF NOT EXISTS asked_at (
+    silo TEXT NOT NULL, request_id TEXT NOT NULL, after INTEGER NOT NULL, PRIMARY KEY (silo, request_id)
+) STRICT;
+CREATE TABLE IF NOT EXISTS forks (silo TEXT NOT NULL, sentence TEXT NOT NULL, PRIMARY KEY (silo, sentence)) STRICT;
 """
 _RENEWALS = """
 CREATE TABLE IF NOT EXISTS renewals (
@@ -101,7 +111,7 @@ class Registry:
             raise DpddError(f"{path}: the registry of silos cannot be made ({error})") from None
         self._db = open_database(path, "the registry of silos", ("silos", "tokens", "certificates"))
         try:
-            self._db.executescript(_RENEWALS)  # an older one has no such table
+            self._db.executescript(_SCHEMA + _RENEWALS)  # an older one has fewer tables
         except sqlite3.Error as error:
             self._db.close()
             raise DpddError(f"{path}: the registry of silos cannot be written ({error})") from None
@@ -287,6 +297,10 @@ class Registry:
     def roster(self) -> Roster:
         """The silos that joined and are not revoked."""
         return Roster({s.name: s.release_key for s in self.silos() if s.release_key is not None and not s.revoked})
+
+    def transaction(self) -> AbstractContextManager[sqlite3.Connection]:
+        """For who keeps more about silos in here: all that is read and written inside is of one moment."""
+        return self._writing()
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import secrets
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -18,8 +18,10 @@ from dpdd.common.errors import ConfigError, DpddError
 from dpdd.common.methods.verification import Expected, expected_of
 from dpdd.common.wire.answer import Reason, Refusal, decode_answer, encode_answer
 from dpdd.common.wire.exchange import NONCE
+from dpdd.common.wire.release import stated
 from dpdd.common.wire.request import decode_request
 from dpdd.server.run.store import Asked, Store
+from dpdd.server.transport.ledger_positions import LedgerPositions
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,8 @@ class RequestQueue:
     Whoever sends requests sets `news`, which is called when there is something to send; it must return at once.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, positions: LedgerPositions | None = None) -> None:
+        self._folder, self._positions = folder, positions
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._version = 0
@@ -61,6 +64,8 @@ class RequestQueue:
         self._lock_file = hold(folder / "lock", f"{folder}: another dpdd-server serves this run")
         self.partial = folder / "partial"
         self.partial.mkdir(exist_ok=True)
+        if positions is not None:
+            positions.learn(folder)
 
     def close(self) -> None:
         """Let go of the store; who waits here is woken."""
@@ -80,8 +85,12 @@ class RequestQueue:
 
     def ask(self, request_id: str, request: bytes, silos: Iterable[str]) -> None:
         """Put a request to silos, again where one refused earlier; those whose release is here are not asked."""
+        silos = list(silos)
+        if self._positions is not None:
+            self._positions.put(request_id, silos)
         with self._lock:
             self._store.add_request(request_id, request)
+            self._warn({silo: self._positions.forks(silo) for silo in silos} if self._positions else {})
             have = self._store.digests(request_id)
             for silo in silos:
                 if silo not in have:
@@ -214,6 +223,9 @@ class RequestQueue:
         """A checked and synced release arrived: move it into the store."""
         with self._lock:
             self._store.adopt(path, digest, request_id, silo)
+            if self._positions is not None:
+                forks = self._positions.note(self._folder, digest, stated(self._folder / digest))
+                self._warn({silo: forks})
             self._store.note(request_id, silo, "released")
             self._answered(request_id, silo)
             self._notify()
@@ -226,6 +238,11 @@ class RequestQueue:
 
     def _answered(self, request_id: str, silo: str) -> None:
         self._asked.get(silo, set()).discard(request_id)
+
+    def _warn(self, forks: Mapping[str, Sequence[str]]) -> None:
+        for silo, sentences in forks.items():
+            for sentence in sentences:
+                self._store.warn(silo, sentence)
 
     def _notify(self) -> None:
         self._version += 1

@@ -54,7 +54,7 @@ def run(
     deadline_of(scenario, deadline_minutes)
     check_before_asking(scenario)
     keep_scenario(scenario, scenario_file, folder)
-    queue = RequestQueue(folder / STORE)
+    queue = RequestQueue(folder / STORE, coordinator.ledger_positions)
     try:
         with serving(coordinator, queue, address, console, open_enrolment=open_enrolment):
             return drive(

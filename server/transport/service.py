@@ -24,6 +24,7 @@ from dpdd.server.transport.calls import Call, Calls, Context, Places
 from dpdd.server.transport.coordinator import Coordinator
 from dpdd.server.transport.event_loop import Threads, on_loop
 from dpdd.server.transport.request_queue import RequestQueue
+from dpdd.server.transport.silo_memory import SiloMemory
 from dpdd.server.transport.streams import Streams
 from dpdd.server.transport.uploads import Uploads
 from dpdd.v1 import exchange_pb2, refusal_pb2, transfer_pb2
@@ -91,6 +92,7 @@ class ExchangeServer:
         self._stream_places = Places(MOST_STREAMS, "connected silos")
         self._other_places = Places(MOST_OTHERS, "calls")
         self._join_places = Places(MOST_JOINING, "silos that join")
+        self._memory = SiloMemory(coordinator.ledger_positions)
         self._stopping = threading.Event()
         coordinator.keep_up(datetime.now(UTC))
         mutual, one_sided = _credentials(coordinator, mutual=True), _credentials(coordinator, mutual=False)
@@ -171,6 +173,9 @@ class ExchangeServer:
             "Heartbeat": self._heartbeat,
             "Renew": self._renew,
             "RequestKeys": self._request_keys,
+            "Position": self._memory.position,
+            "Stored": self._memory.stored,
+            "Fetch": self._memory.fetch,
         }
         methods = {
             "Requests": grpc.stream_stream_rpc_method_handler(self._requests),

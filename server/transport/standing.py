@@ -84,7 +84,7 @@ def _run(
     coordinator: Coordinator, server: ExchangeServer, run: SubmittedRun, console: Console, runner: SynthesisRunner
 ) -> None:
     scenario = load_scenario(str(run.folder / SCENARIO))
-    queue = RequestQueue(run.folder / STORE)
+    queue = RequestQueue(run.folder / STORE, coordinator.ledger_positions)
     try:
         server.switch(queue)
         drive(

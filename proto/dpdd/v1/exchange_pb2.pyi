@@ -112,3 +112,35 @@ class Beat(_message.Message):
 class Receipt(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class PositionQuery(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class LedgerPosition(_message.Message):
+    __slots__ = ("sequence", "entry")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    entry: bytes
+    def __init__(self, sequence: _Optional[int] = ..., entry: _Optional[bytes] = ...) -> None: ...
+
+class StoredQuery(_message.Message):
+    __slots__ = ("after",)
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    after: bytes
+    def __init__(self, after: _Optional[bytes] = ...) -> None: ...
+
+class StoredReleases(_message.Message):
+    __slots__ = ("releases",)
+    RELEASES_FIELD_NUMBER: _ClassVar[int]
+    releases: _containers.RepeatedCompositeFieldContainer[_transfer_pb2.Manifest]
+    def __init__(self, releases: _Optional[_Iterable[_Union[_transfer_pb2.Manifest, _Mapping]]] = ...) -> None: ...
+
+class FetchQuery(_message.Message):
+    __slots__ = ("sha256", "offset")
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    sha256: bytes
+    offset: int
+    def __init__(self, sha256: _Optional[bytes] = ..., offset: _Optional[int] = ...) -> None: ...

@@ -152,6 +152,21 @@ class ExchangeStub:
                 request_serializer=dpdd_dot_v1_dot_exchange__pb2.RequestKeysQuery.SerializeToString,
                 response_deserializer=dpdd_dot_v1_dot_exchange__pb2.RequestKeyChain.FromString,
                 _registered_method=True)
+        self.Position = channel.unary_unary(
+                '/dpdd.v1.Exchange/Position',
+                request_serializer=dpdd_dot_v1_dot_exchange__pb2.PositionQuery.SerializeToString,
+                response_deserializer=dpdd_dot_v1_dot_exchange__pb2.LedgerPosition.FromString,
+                _registered_method=True)
+        self.Stored = channel.unary_unary(
+                '/dpdd.v1.Exchange/Stored',
+                request_serializer=dpdd_dot_v1_dot_exchange__pb2.StoredQuery.SerializeToString,
+                response_deserializer=dpdd_dot_v1_dot_exchange__pb2.StoredReleases.FromString,
+                _registered_method=True)
+        self.Fetch = channel.unary_unary(
+                '/dpdd.v1.Exchange/Fetch',
+                request_serializer=dpdd_dot_v1_dot_exchange__pb2.FetchQuery.SerializeToString,
+                response_deserializer=dpdd_dot_v1_dot_transfer__pb2.Chunk.FromString,
+                _registered_method=True)
 
 
 class ExchangeServicer:
@@ -212,6 +227,28 @@ class ExchangeServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Position(self, request, context):
+        """The newest entry of this silo's ledger that the coordinator saw in its releases, in whatever run. A silo whose ledger lacks
+        it has an old copy, or a coordinator that is wrong.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Stored(self, request, context):
+        """The names of the silo's own releases that are stored here, in whatever run, and then their bytes: for a silo that lost
+        its ledger or its outbox.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Fetch(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ExchangeServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -254,6 +291,21 @@ def add_ExchangeServicer_to_server(servicer, server):
                     servicer.RequestKeys,
                     request_deserializer=dpdd_dot_v1_dot_exchange__pb2.RequestKeysQuery.FromString,
                     response_serializer=dpdd_dot_v1_dot_exchange__pb2.RequestKeyChain.SerializeToString,
+            ),
+            'Position': grpc.unary_unary_rpc_method_handler(
+                    servicer.Position,
+                    request_deserializer=dpdd_dot_v1_dot_exchange__pb2.PositionQuery.FromString,
+                    response_serializer=dpdd_dot_v1_dot_exchange__pb2.LedgerPosition.SerializeToString,
+            ),
+            'Stored': grpc.unary_unary_rpc_method_handler(
+                    servicer.Stored,
+                    request_deserializer=dpdd_dot_v1_dot_exchange__pb2.StoredQuery.FromString,
+                    response_serializer=dpdd_dot_v1_dot_exchange__pb2.StoredReleases.SerializeToString,
+            ),
+            'Fetch': grpc.unary_unary_rpc_method_handler(
+                    servicer.Fetch,
+                    request_deserializer=dpdd_dot_v1_dot_exchange__pb2.FetchQuery.FromString,
+                    response_serializer=dpdd_dot_v1_dot_transfer__pb2.Chunk.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -473,6 +525,87 @@ class Exchange:
             '/dpdd.v1.Exchange/RequestKeys',
             dpdd_dot_v1_dot_exchange__pb2.RequestKeysQuery.SerializeToString,
             dpdd_dot_v1_dot_exchange__pb2.RequestKeyChain.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Position(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dpdd.v1.Exchange/Position',
+            dpdd_dot_v1_dot_exchange__pb2.PositionQuery.SerializeToString,
+            dpdd_dot_v1_dot_exchange__pb2.LedgerPosition.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Stored(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dpdd.v1.Exchange/Stored',
+            dpdd_dot_v1_dot_exchange__pb2.StoredQuery.SerializeToString,
+            dpdd_dot_v1_dot_exchange__pb2.StoredReleases.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Fetch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dpdd.v1.Exchange/Fetch',
+            dpdd_dot_v1_dot_exchange__pb2.FetchQuery.SerializeToString,
+            dpdd_dot_v1_dot_transfer__pb2.Chunk.FromString,
             options,
             channel_credentials,
             insecure,

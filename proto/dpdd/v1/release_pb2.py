@@ -27,7 +27,7 @@ from dpdd.v1 import privacy_pb2 as dpdd_dot_v1_dot_privacy__pb2
 from dpdd.v1 import request_pb2 as dpdd_dot_v1_dot_request__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x64pdd/v1/release.proto\x12\x07\x64pdd.v1\x1a\x13\x64pdd/v1/array.proto\x1a\x15\x64pdd/v1/privacy.proto\x1a\x15\x64pdd/v1/request.proto\"\xb5\x02\n\x07Release\x12\x12\n\nrequest_id\x18\x01 \x01(\x0c\x12\x0c\n\x04silo\x18\x02 \x01(\t\x12\x0e\n\x06method\x18\x03 \x01(\t\x12\x1b\n\x04kind\x18\x04 \x01(\x0e\x32\r.dpdd.v1.Kind\x12\x1e\n\x06\x61rrays\x18\x05 \x03(\x0b\x32\x0e.dpdd.v1.Array\x12\x1d\n\x05\x65vent\x18\x06 \x01(\x0b\x32\x0e.dpdd.v1.Event\x12%\n\tguarantee\x18\x07 \x01(\x0b\x32\x12.dpdd.v1.Guarantee\x12\x10\n\x08\x64istance\x18\x08 \x01(\x01\x12\x12\n\nreleasable\x18\t \x01(\x08\x12\x14\n\x0cledger_entry\x18\n \x01(\x0c\x12\x10\n\x08software\x18\x0b \x01(\t\x12\x15\n\rpublic_counts\x18\x0c \x03(\x04\x12\x10\n\x08held_out\x18\r \x01(\x08\"G\n\rSignedRelease\x12\x0f\n\x07release\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\x12\x12\n\npublic_key\x18\x03 \x01(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x64pdd/v1/release.proto\x12\x07\x64pdd.v1\x1a\x13\x64pdd/v1/array.proto\x1a\x15\x64pdd/v1/privacy.proto\x1a\x15\x64pdd/v1/request.proto\"\xd8\x02\n\x07Release\x12\x12\n\nrequest_id\x18\x01 \x01(\x0c\x12\x0c\n\x04silo\x18\x02 \x01(\t\x12\x0e\n\x06method\x18\x03 \x01(\t\x12\x1b\n\x04kind\x18\x04 \x01(\x0e\x32\r.dpdd.v1.Kind\x12\x1e\n\x06\x61rrays\x18\x05 \x03(\x0b\x32\x0e.dpdd.v1.Array\x12\x1d\n\x05\x65vent\x18\x06 \x01(\x0b\x32\x0e.dpdd.v1.Event\x12%\n\tguarantee\x18\x07 \x01(\x0b\x32\x12.dpdd.v1.Guarantee\x12\x10\n\x08\x64istance\x18\x08 \x01(\x01\x12\x12\n\nreleasable\x18\t \x01(\x08\x12\x14\n\x0cledger_entry\x18\n \x01(\x0c\x12\x10\n\x08software\x18\x0b \x01(\t\x12\x15\n\rpublic_counts\x18\x0c \x03(\x04\x12\x10\n\x08held_out\x18\r \x01(\x08\x12!\n\x07payment\x18\x0e \x01(\x0b\x32\x10.dpdd.v1.Payment\"\x9c\x01\n\x07Payment\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x0c\n\x04root\x18\x02 \x01(\x0c\x12\r\n\x05stage\x18\x03 \x01(\r\x12\x0e\n\x06stages\x18\x04 \x01(\r\x12\x1d\n\x05\x65vent\x18\x05 \x01(\x0b\x32\x0e.dpdd.v1.Event\x12\x10\n\x08\x64istance\x18\x06 \x01(\x01\x12\x10\n\x08position\x18\x07 \x01(\x04\x12\x14\n\x0creservations\x18\x08 \x01(\x04\"G\n\rSignedRelease\x12\x0f\n\x07release\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\x12\x12\n\npublic_key\x18\x03 \x01(\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,7 +35,9 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'dpdd.v1.release_pb2', _glob
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_RELEASE']._serialized_start=102
-  _globals['_RELEASE']._serialized_end=411
-  _globals['_SIGNEDRELEASE']._serialized_start=413
-  _globals['_SIGNEDRELEASE']._serialized_end=484
+  _globals['_RELEASE']._serialized_end=446
+  _globals['_PAYMENT']._serialized_start=449
+  _globals['_PAYMENT']._serialized_end=605
+  _globals['_SIGNEDRELEASE']._serialized_start=607
+  _globals['_SIGNEDRELEASE']._serialized_end=678
 # @@protoc_insertion_point(module_scope)

@@ -10,7 +10,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Release(_message.Message):
-    __slots__ = ("request_id", "silo", "method", "kind", "arrays", "event", "guarantee", "distance", "releasable", "ledger_entry", "software", "public_counts", "held_out")
+    __slots__ = ("request_id", "silo", "method", "kind", "arrays", "event", "guarantee", "distance", "releasable", "ledger_entry", "software", "public_counts", "held_out", "payment")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     SILO_FIELD_NUMBER: _ClassVar[int]
     METHOD_FIELD_NUMBER: _ClassVar[int]
@@ -24,6 +24,7 @@ class Release(_message.Message):
     SOFTWARE_FIELD_NUMBER: _ClassVar[int]
     PUBLIC_COUNTS_FIELD_NUMBER: _ClassVar[int]
     HELD_OUT_FIELD_NUMBER: _ClassVar[int]
+    PAYMENT_FIELD_NUMBER: _ClassVar[int]
     request_id: bytes
     silo: str
     method: str
@@ -37,7 +38,28 @@ class Release(_message.Message):
     software: str
     public_counts: _containers.RepeatedScalarFieldContainer[int]
     held_out: bool
-    def __init__(self, request_id: _Optional[bytes] = ..., silo: _Optional[str] = ..., method: _Optional[str] = ..., kind: _Optional[_Union[_request_pb2.Kind, str]] = ..., arrays: _Optional[_Iterable[_Union[_array_pb2.Array, _Mapping]]] = ..., event: _Optional[_Union[_privacy_pb2.Event, _Mapping]] = ..., guarantee: _Optional[_Union[_privacy_pb2.Guarantee, _Mapping]] = ..., distance: _Optional[float] = ..., releasable: _Optional[bool] = ..., ledger_entry: _Optional[bytes] = ..., software: _Optional[str] = ..., public_counts: _Optional[_Iterable[int]] = ..., held_out: _Optional[bool] = ...) -> None: ...
+    payment: Payment
+    def __init__(self, request_id: _Optional[bytes] = ..., silo: _Optional[str] = ..., method: _Optional[str] = ..., kind: _Optional[_Union[_request_pb2.Kind, str]] = ..., arrays: _Optional[_Iterable[_Union[_array_pb2.Array, _Mapping]]] = ..., event: _Optional[_Union[_privacy_pb2.Event, _Mapping]] = ..., guarantee: _Optional[_Union[_privacy_pb2.Guarantee, _Mapping]] = ..., distance: _Optional[float] = ..., releasable: _Optional[bool] = ..., ledger_entry: _Optional[bytes] = ..., software: _Optional[str] = ..., public_counts: _Optional[_Iterable[int]] = ..., held_out: _Optional[bool] = ..., payment: _Optional[_Union[Payment, _Mapping]] = ...) -> None: ...
+
+class Payment(_message.Message):
+    __slots__ = ("run", "root", "stage", "stages", "event", "distance", "position", "reservations")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    ROOT_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    STAGES_FIELD_NUMBER: _ClassVar[int]
+    EVENT_FIELD_NUMBER: _ClassVar[int]
+    DISTANCE_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    RESERVATIONS_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    root: bytes
+    stage: int
+    stages: int
+    event: _privacy_pb2.Event
+    distance: float
+    position: int
+    reservations: int
+    def __init__(self, run: _Optional[str] = ..., root: _Optional[bytes] = ..., stage: _Optional[int] = ..., stages: _Optional[int] = ..., event: _Optional[_Union[_privacy_pb2.Event, _Mapping]] = ..., distance: _Optional[float] = ..., position: _Optional[int] = ..., reservations: _Optional[int] = ...) -> None: ...
 
 class SignedRelease(_message.Message):
     __slots__ = ("release", "signature", "public_key")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dpdd.client.ledger.hash_chain import Entry
+from dpdd.client.ledger.checkpoint import Checkpoint
 from dpdd.client.ledger.ledger import Ledger, OverBudget
 from dpdd.common.errors import LedgerError
 from dpdd.common.privacy.accounting import Guarantee, calibrate, gaussian_releases
@@ -177,10 +177,10 @@ def test_a_second_process_waits_or_is_refused(path: Path) -> None:
 class SlowLedger(Ledger):
     """Reads slowly, so that whoever reads before taking the write lock is sure to be overtaken."""
 
-    def entries(self) -> list[Entry]:
-        entries = super().entries()
+    def _current(self) -> Checkpoint:
+        now = super()._current()
         time.sleep(0.02)
-        return entries
+        return now
 
 
 def _reserve_many(path: Path, start: int, results: multiprocessing.Queue) -> None:

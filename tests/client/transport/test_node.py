@@ -57,7 +57,8 @@ def test_a_request_that_was_answered_at_once_is_heard_again_after_a_reconnect(no
         def unary_stream(self, _method: str) -> Any:
             return lambda *_, **__: Stream([RequestEnvelope(request=b"the same").SerializeToString()])
 
-        def unary_unary(self, _method: str) -> Any:
+        def unary_unary(self, method: str) -> Any:
+            assert method.endswith(("/RequestKeys", "/Position"))
             return lambda *_, **__: b""
 
     for connection in (1, 2, 3):

@@ -39,7 +39,7 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.coordinator = Coordinator.initialise(folder / "coordinator")
-        self.queue = RequestQueue(folder / "run" / "store")
+        self.queue = RequestQueue(folder / "run" / "store", self.coordinator.ledger_positions)
         self.server: ExchangeServer
         self.port = self.join_port = 0
         self.start()
