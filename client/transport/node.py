@@ -27,7 +27,7 @@ from dpdd.client.transport.channel import Files, explain, open_channel
 from dpdd.client.transport.installed_app import ATTEMPTS, InstalledApp
 from dpdd.client.transport.request_keys import RequestKeys
 from dpdd.client.transport.retries import LONGEST_WAIT, NOT_ACCEPTED, PERMANENT, TRANSIENT, again, jittered
-from dpdd.client.transport.stored_releases import hear_position
+from dpdd.client.transport.stored_releases import hear_position, unshown_claim
 from dpdd.client.transport.upkeep import CertificateUpkeep
 from dpdd.client.transport.upload import manifest_of, upload
 from dpdd.client.worker.worker import Worker
@@ -180,23 +180,15 @@ class Node:
 
     def _hear_position(self, channel: grpc.Channel) -> None:
         """Learn how far the coordinator knows this silo's ledger. Where that is further than it goes, requests fail."""
-        try:
-            hear_position(channel, self._silo)
-        except DpddError as error:
-            self._say(f"this silo answers nothing new: {error}")
+        if why := hear_position(channel, self._silo):
+            self._say(f"this silo answers nothing new: {why}")
 
     def _is_claimed_behind(self) -> bool:
         """Whether the coordinator says, without a proof, that the ledger is an old copy: then it gets nothing."""
-        try:
-            ledger = self._silo.ledger()
-            try:
-                self._silo.coordinator_memory.check_claim(ledger)
-            finally:
-                ledger.close()
-        except DpddError as error:
-            self._say(f"not answered: {error}")
-            return True
-        return False
+        why = unshown_claim(self._silo)
+        if why:
+            self._say(f"not answered: {why}")
+        return bool(why)
 
     def _work(self) -> None:
         """Answer one request after the other; look again at those whose operator had not decided."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import grpc
 
+from dpdd.client.ledger.ledger import Ledger
 from dpdd.client.ledger.position import Position
 from dpdd.client.recover import unknown_release
 from dpdd.client.silo import Silo
@@ -79,25 +81,34 @@ class StoredReleases:
         raise DpddError("the coordinator is busy; try again later")
 
 
-def hear_position(channel: grpc.Channel, silo: Silo) -> None:
-    """Ask the coordinator how far it knows this silo's ledger, and remember it; LedgerError when that is further."""
-    source, ledger, memory = StoredReleases(channel), silo.ledger(), silo.coordinator_memory
+def hear_position(channel: grpc.Channel, silo: Silo) -> str:
+    """Ask the coordinator how far it knows this silo's ledger, and remember it; a sentence when that is further."""
+    source, memory = StoredReleases(channel), silo.coordinator_memory
     try:
-        memory.hear(source.position(), ledger, lambda: _shown(source, silo))
-        memory.check(ledger)
-        memory.check_claim(ledger)
-    finally:
-        ledger.close()
+        with closing(silo.ledger()) as ledger:
+            memory.hear(source.position(), ledger, lambda: _shown(source, silo, ledger))
+            memory.check(ledger)
+            memory.check_claim(ledger)
+    except DpddError as error:
+        return str(error)
+    return ""
 
 
-def _shown(source: StoredReleases, silo: Silo) -> Position | None:
+def unshown_claim(silo: Silo) -> str:
+    """A sentence when the coordinator claims, and does not show, that the ledger lacks entries."""
+    try:
+        with closing(silo.ledger()) as ledger:
+            silo.coordinator_memory.check_claim(ledger)
+    except DpddError as error:
+        return str(error)
+    return ""
+
+
+def _shown(source: StoredReleases, silo: Silo, ledger: Ledger) -> Position | None:
     """The proof that the ledger lacks an entry: a release of this silo that it does not know."""
-    ledger = silo.ledger()
     try:
         return unknown_release(silo, source, ledger)
     except DpddError:  # what it shows proves nothing
         return None
     except grpc.RpcError as error:
         raise DpddError(f"the coordinator did not show its releases: {explain(error)}") from None
-    finally:
-        ledger.close()

@@ -550,12 +550,12 @@ def test_a_coordinator_that_invents_a_position_gets_no_answer_and_nobody_else_is
             until(lambda: (row := here.queue.row(request.id, "north")) is not None and row.state == "in trouble")
         assert silo.coordinator_memory.read().claimed == Position(99, "00" * 32)
         answered(silo, "by-file")  # for somebody else
-        with here.channel(silo) as channel, pytest.raises(LedgerError, match="shows no release"):
-            hear_position(channel, silo)
+        with here.channel(silo) as channel:
+            assert "shows no release" in hear_position(channel, silo)
         with here.channel(silo) as channel:
             assert recover(silo, StoredReleases(channel)).missing == 0
     with here.channel(silo) as channel:
-        hear_position(channel, silo)  # it takes that back
+        assert hear_position(channel, silo) == ""  # it takes that back
     assert silo.coordinator_memory.read().claimed is None
     deliver(here, silo, "three")
 

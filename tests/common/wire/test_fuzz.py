@@ -24,6 +24,7 @@ from dpdd.common.privacy.events import Gaussian
 from dpdd.common.privacy.privatise import privatise
 from dpdd.common.wire.answer import Reason, Refusal, Shortfall, SignedReleaseBytes, decode_answer, encode_answer
 from dpdd.common.wire.parsing import parse, shown
+from dpdd.common.wire.payment import Payment
 from dpdd.common.wire.plan import Cost, Declared, PlanReport, decode_report, encode_report
 from dpdd.common.wire.release import decode_release, open_signed, release_of, sign, signer_of
 from dpdd.common.wire.request import ReleaseRequest, decode_request
@@ -50,6 +51,7 @@ _RELEASE = release_of(
     guarantee=guarantee(Gaussian(4.0), 1e-5),
     ledger_entry="ab" * 32,
     software="dpdd",
+    payment=Payment("demo", "cd" * 32, 1, 2, Gaussian(4.0), 1e-12, position=7, reservations=3),
 )
 _SIGNED = sign(_RELEASE, _KEY)
 _REFUSAL = encode_answer(Refusal(_REQUEST.id, "north", Reason.OVER_BUDGET, "too much", Shortfall(2.0, 0.5)))

@@ -17,6 +17,7 @@ from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.common.wire.release import open_signed
 from dpdd.common.wire.request import Kind
 from dpdd.scenarios.cli import main
+from dpdd.scenarios.examples.studies import write as write_study
 from dpdd.scenarios.simulator.inprocess import InProcessGrid
 from dpdd.scenarios.simulator.silos import roster_of, set_up
 from dpdd.server.cli import main as server
@@ -147,3 +148,16 @@ def test_a_silo_that_was_broken_joins_the_next_run_and_the_others_repeat_themsel
     job = Run(load_scenario(str(path)), out, Roster.load(out / "silos.json"), Console(quiet=True))
     assert len(job.execute(grid)["privacy"]) == 3 and job.missing == {}
     np.testing.assert_array_equal(LabelledSet.load(out / "dataset").images, kept)
+
+
+def test_simulated_silos_leave_nothing_in_the_users_state_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    scenario = load_scenario(str(scenario_file(tmp_path)))
+    for number, seed in enumerate((None, 3)):
+        for silo in set_up(scenario, tmp_path / str(number), Console(quiet=True), noise_seed=seed):
+            assert silo.anchor is None and silo.settings.simulation is not None
+    for silo in (Silo.initialise(folder) for folder in write_study("four-of-ten", tmp_path / "study", share=0.01)):
+        assert silo.anchor is not None and silo.anchor.path.resolve().parent == tmp_path / "study"
+    assert not (tmp_path / "state").exists()

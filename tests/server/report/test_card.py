@@ -12,6 +12,7 @@ from dpdd.common.models import backbone as backbones
 from dpdd.common.models.evaluation_convnet import EvaluationConvNet
 from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.common.synthesis.product import ReleasedModel
+from dpdd.server.run.store import Store
 from tests.server.finished_runs import CLASSES, SCORES, finished_run, images, scenario, table
 
 
@@ -86,3 +87,17 @@ def test_the_teachers_backbone_is_named_with_its_hash(tmp_path: Path) -> None:
 def test_silos_that_are_missing_are_listed(tmp_path: Path) -> None:
     finished_run(tmp_path, images(), missing={"east": "did not answer"})
     assert "Silos that did not take part, or not in every stage:\n\n- east: did not answer\n" in text_of(tmp_path)
+
+
+def test_a_fork_of_a_silos_ledger_is_a_warning(tmp_path: Path) -> None:
+    fork = "silo south has two ledgers with an entry 2: they paid for requests a and b"
+    (tmp_path / "store").mkdir()
+    store = Store(tmp_path / "store")
+    store.warn("south", fork)
+    store.warn("stranger", "nothing to do with this run")
+    store.close()
+    card = finished_run(tmp_path, images())
+    assert card["warnings"] == [fork]
+    assert "**Warning.** What these silos released does not come from one ledger" in text_of(tmp_path)
+    assert f"- {fork}." in text_of(tmp_path) and "stranger" not in text_of(tmp_path)
+    assert "warnings" not in finished_run(tmp_path / "other", images())
