@@ -33,7 +33,7 @@ from dpdd.client.ledger.lookup import NotCovered
 from dpdd.client.outbox import Outbox
 from dpdd.client.policy import Refused
 from dpdd.client.worker.deaths import Deaths
-from dpdd.client.worker.worker import Planned, PlanTooLong, Worker, WorkerEnded, limits_of, planning_limits_of
+from dpdd.client.worker.worker import STOPPED, Planned, PlanTooLong, Worker, WorkerEnded, limits_of, planning_limits_of
 from dpdd.common.config import Settings, one_line
 from dpdd.common.errors import ConfigError, IntegrityError, LedgerError, WireError
 from dpdd.common.files.private_keys import new_passphrase, refuse_unencrypted
@@ -319,7 +319,8 @@ class Silo:
         try:
             release = self._worker.make(assignment, limits, progress)
         except WorkerEnded as error:
-            deaths.note(request_id, limits, error.end)
+            if error.end != STOPPED:
+                deaths.note(request_id, limits, error.end)
             raise
         deaths.forget(request_id)
         return release

@@ -36,17 +36,18 @@ def frame(kind: Kind, payload: bytes) -> bytes:
 
 
 class Reader:
-    """Puts messages together again."""
+    """Puts messages of at most so many bytes together again."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MOST_FRAME) -> None:
         self._data = bytearray()
+        self._most = most
 
     def feed(self, data: bytes) -> Iterator[tuple[Kind, bytes]]:
         """Take some bytes; gives the messages that are whole now. BrokenFrames when there can be none."""
         self._data += data
         while len(self._data) >= _HEAD.size:
             kind, length = _HEAD.unpack_from(self._data)
-            if length > MOST_FRAME or kind not in list(Kind):
+            if length > self._most or kind not in list(Kind):
                 raise BrokenFrames(f"a message of kind {kind} with {length} bytes")
             end = _HEAD.size + length
             if len(self._data) < end:

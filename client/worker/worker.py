@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpdd.client.answering import Assignment
+from dpdd.client.ceilings import ENVELOPE
 from dpdd.client.config import SiloSettings
 from dpdd.client.estimates import MEASURED, Measured
 from dpdd.client.worker import jobs
@@ -36,6 +37,8 @@ from dpdd.common.progress import Progress, silent
 from dpdd.common.wire.release import Release, decode_release
 from dpdd.common.wire.request import ReleaseRequest
 
+STOPPED = "stopped"
+"""How a worker ends that the node itself ended."""
 PROGRAM = (sys.executable, "-m", "dpdd.client.worker")
 MOST_PLANS = 16
 STARTING = 300.0
@@ -83,6 +86,7 @@ class Worker:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
+        self._closing = False
         self._plans: OrderedDict[str, Planned | str | None] = OrderedDict()
         self.last: Usage | None = None
 
@@ -103,7 +107,11 @@ class Worker:
             self._start()
 
     def close(self) -> None:
-        """End the supervisor, and with it whatever it runs."""
+        """End the supervisor, and with it whatever it runs, for good."""
+        self._closing = True
+        if (control := self._control) is not None:
+            with suppress(OSError):
+                control.shutdown(socket.SHUT_RDWR)  # whoever waits for a job hears of it at once
         with self._lock:
             self._close()
 
@@ -111,6 +119,8 @@ class Worker:
         if self._control is not None and self.started:
             return self._control
         self._close()
+        if self._closing:
+            raise WorkerEnded(_sentence(STOPPED, None, 0), STOPPED)
         if sys.platform != "linux":
             raise ConfigError("a worker needs Linux; `isolation = false` in [worker] does without it")
         near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -145,7 +155,8 @@ class Worker:
         """The release for an assignment, not yet compared with it."""
         header, request = jobs.assignment_to_json(assignment), assignment.request.encode()
         try:
-            return decode_release(self.run("answer", header, request, limits, progress))
+            most = assignment.plan.bytes + ENVELOPE
+            return decode_release(self.run("answer", header, request, limits, progress, most))
         except WireError:
             raise IntegrityError("the worker sent something that is no release; nothing was released") from None
 
@@ -188,11 +199,19 @@ class Worker:
         return Measured.of((few, many))
 
     def run(
-        self, job: str, header: Mapping[str, Any], request: bytes, limits: Limits, progress: Progress = silent
+        self,
+        job: str,
+        header: Mapping[str, Any],
+        request: bytes,
+        limits: Limits,
+        progress: Progress = silent,
+        most: int = ENVELOPE,
     ) -> bytes:
-        """What comes of a job; WorkerEnded at a limit, or the error that the worker met."""
+        """What comes of a job, in at most so many bytes; WorkerEnded at a limit, or the error that the worker met."""
         with self._lock:
-            kind, payload, ended = self._converse(jobs.message_of(job, header, request), limits, progress)
+            kind, payload, ended = self._converse(jobs.message_of(job, header, request), limits, progress, most)
+        if self._closing and ended["end"] == "gone":
+            ended["end"] = STOPPED
         if kind is Kind.RESULT and ended["end"] == End.DONE:
             return payload
         if kind is Kind.ERROR:
@@ -200,7 +219,7 @@ class Worker:
         raise WorkerEnded(_sentence(ended["end"], limits, ended["code"]), ended["end"])
 
     def _converse(
-        self, message: bytes, limits: Limits, progress: Progress
+        self, message: bytes, limits: Limits, progress: Progress, most: int
     ) -> tuple[Kind | None, bytes, dict[str, Any]]:
         """The last thing that a worker said, and how it ended."""
         gone = {"end": "gone", "code": 0}
@@ -219,7 +238,7 @@ class Worker:
             with socket.socket(fileno=handed[0]) as channel:
                 with suppress(OSError):  # it was killed meanwhile, which the supervisor will say
                     channel.sendall(message)
-                kind, payload, told = _listen(channel, control, progress)
+                kind, payload, told = _listen(channel, control, progress, most)
             finished = bool(told)
         finally:
             if not finished:  # interrupted, or out of step: the next job has a supervisor of its own
@@ -231,9 +250,11 @@ class Worker:
         return kind, payload, ended
 
 
-def _listen(channel: socket.socket, control: socket.socket, progress: Progress) -> tuple[Kind | None, bytes, bytes]:
+def _listen(
+    channel: socket.socket, control: socket.socket, progress: Progress, most: int
+) -> tuple[Kind | None, bytes, bytes]:
     """Hear a worker out. What it says last counts, and that it ended says the supervisor."""
-    reader, kind, payload, hearing = Reader(), None, b"", True
+    reader, kind, payload, hearing = Reader(most), None, b"", True
     while True:
         ready = select.select([channel, control] if hearing else [control], [], [])[0]
         if channel not in ready:
@@ -280,18 +301,19 @@ def _error_of(payload: bytes, limits: Limits) -> DpddError:
     return WorkerEnded(f"the worker failed: {text}", "failed", where)
 
 
-_WORDS: Mapping[str, Callable[[Limits, int], str]] = {
+_WORDS: Mapping[str, Callable[[Any, int], str]] = {
     End.MEMORY: lambda limits, _: f"it took more than {limits.memory} bytes of memory (most_memory in [policy])",
     "disk": lambda limits, _: f"a temporary file had more than {limits.disk} bytes (most_disk in [policy])",
     End.CPU: lambda limits, _: f"it took more than {limits.cpu_seconds} CPU seconds (most_cpu_seconds in [policy])",
     End.TIME: lambda limits, _: f"it took more than {limits.seconds:g} seconds (most_seconds in [worker])",
     End.KILLED: lambda *_: "somebody killed it, or the system had no memory left",
     End.SIGNAL: lambda _, code: f"by signal {-code}",
+    STOPPED: lambda *_: "the node stops",
     End.EXIT: lambda _, code: f"with exit code {code}",
 }
 
 
-def _sentence(end: str, limits: Limits, code: int) -> str:
+def _sentence(end: str, limits: Limits | None, code: int) -> str:
     how = _WORDS[end](limits, code) if end in _WORDS else "and its supervisor with it"
     return (
         f"the worker ended without an answer: {how}; nothing was released, and what was reserved stays so: the same "

@@ -135,10 +135,10 @@ def for_ever() -> None:
 def fill(block: Any) -> None:
     """Take memory without end; slowly enough that a test that fails does not take the machine with it."""
     kept = []
-    for _ in range(2000):
+    for _ in range(200):
         kept.append(block(BLOCK))
         kept[-1][:] = b"x" * BLOCK
-    raise AssertionError(f"{2000 * BLOCK} bytes, and nobody minded")
+    raise AssertionError(f"{200 * BLOCK} bytes, and nobody minded")
 
 
 def shared(size: int) -> mmap.mmap:
@@ -158,8 +158,8 @@ def lying(header: Mapping[str, Any], request: bytes, progress: Progress) -> byte
     """An answer that is not what was asked for, where the request says so; otherwise the honest one."""
     assignment = jobs.assignment_from_json(header, request)
     lie = assignment.request.settings.get("what", "")
-    if lie == "garbage":
-        return b"\xff" * 40
+    if lie in ("garbage", "too much"):
+        return b"\xff" * (40 if lie == "garbage" else 1 << 20)
     if lie in ("another silo", "another event", "seeded noise"):
         half, settings, plan = MECHANISM, METHOD.settings({}), assignment.plan
         records = Records(np.zeros((3, 1, 8, 8), np.uint8), np.zeros(3, np.int64))

@@ -12,9 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dpdd.client.answering import Assignment
 from dpdd.client.silo import Silo
+from dpdd.client.worker import jobs
 from dpdd.client.worker.worker import Worker, WorkerEnded
 from dpdd.common.errors import DataError, DpddError, IntegrityError
+from dpdd.common.methods.request_plan import planned, settings_of
 from dpdd.common.wire.answer import SignedReleaseBytes
 from dpdd.common.wire.release import open_signed
 from tests.client.silos import make_request
@@ -91,6 +94,7 @@ def test_the_worker_has_neither_key_nor_ledger_nor_anybodys_secrets(
         ("seeded noise", "another source"),
         ("another array", "other arrays"),
         ("a larger array", "other arrays"),
+        ("too much", "no message"),
     ],
 )
 def test_a_worker_that_lies_is_not_believed(tmp_path: Path, worker: Worker, lie: str, why: str) -> None:
@@ -146,6 +150,38 @@ def test_a_worker_ends_with_those_that_it_works_for(tmp_path: Path, victim: str)
         until(lambda: gone(supervisor))
     assert isinstance(failed[0], WorkerEnded) and failed[0].end == "gone"
     assert entries(silo) == ["open", "reserve"]
+
+
+def test_a_node_that_stops_does_not_wait_for_its_worker_nor_blames_the_request(tmp_path: Path) -> None:
+    with planted_worker() as worker:
+        silo, failed = planted_silo(tmp_path / "north", worker), []
+
+        def ask() -> None:
+            try:
+                silo.answer(planted_request("sleep").encode())
+            except WorkerEnded as error:
+                failed.append(error.end)
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        until(lambda: entries(silo) == ["open", "reserve"])
+        worker.close()
+        asking.join(60.0)
+    assert failed == ["stopped"] and not (silo.folder / "state" / "deaths").exists()
+    with pytest.raises(WorkerEnded, match="the node stops"):
+        silo.answer(planted_request("nothing").encode())
+
+
+def test_an_assignment_says_the_same_in_the_worker(tmp_path: Path, worker: Worker) -> None:
+    """With everything that may be in one: a holdout, public counts, a plan of several stages."""
+    silo = planted_silo(tmp_path / "north", worker, policy="public_counts = { ant = 1, bee = 2, cat = 3 }")
+    request = make_request(method="sps", settings={"features": 4, "picture": 2, "stages": 2})
+    plan = planned(request, settings_of(request))
+    for key in (None, bytes(range(32))):
+        assignment = Assignment(silo.folder, silo.settings, request, plan, "ab" * 32, key)
+        header = json.loads(json.dumps(jobs.assignment_to_json(assignment)))
+        assert jobs.assignment_from_json(header, request.encode()) == assignment
+    assert plan.whole is not None and assignment.stated["public_counts"] == (1, 2, 3)
 
 
 def test_what_a_worker_started_ends_with_it(tmp_path: Path, worker: Worker) -> None:

@@ -118,6 +118,7 @@ class Children:
     chance: random.Random
     pids: dict[str, int] = field(default_factory=dict)
     strikes: dict[str, int] = field(default_factory=dict)
+    codes: dict[str, int] = field(default_factory=dict)
 
     def start(self, name: str) -> None:
         """Fork it."""
@@ -138,8 +139,12 @@ class Children:
 
     def ended(self, name: str) -> int | None:
         """Its exit code, once it has ended by itself."""
-        pid, status = os.waitpid(self.pids[name], os.WNOHANG)
-        return os.waitstatus_to_exitcode(status) if pid else None
+        if name not in self.codes:
+            pid, status = os.waitpid(self.pids[name], os.WNOHANG)
+            if not pid:
+                return None
+            self.codes[name] = os.waitstatus_to_exitcode(status)
+        return self.codes[name]
 
     def kill(self, name: str) -> None:
         """-9, and gone."""
@@ -147,22 +152,21 @@ class Children:
         os.waitpid(self.pids[name], 0)
         del self.pids[name]
 
-    def strike(self, name: str) -> bool:
-        """-9 for the worker of a silo, if one turns up within a second: when it does not matter, as it comes at random.
-
-        The node itself goes on.
-        """
+    def strike(self, silos: list[str]) -> bool:
+        """-9 for the next worker of any of these silos, at any moment of its life; their nodes go on."""
         from tests.client.worker.forked import workers_of
 
-        deadline = time.monotonic() + 1.0
-        while self.strikes.get(name, 0) < MOST_STRIKES and time.monotonic() < deadline:
-            for worker in workers_of(self.pids[name]):
+        deadline = time.monotonic() + 2.0
+        while time.monotonic() < deadline and self.ended("server") is None:
+            for name in self.chance.sample(silos, len(silos)):
+                if self.strikes.get(name, 0) == MOST_STRIKES or not (workers := workers_of(self.pids[name])):
+                    continue
                 time.sleep(self.chance.random() ** 2 * 0.2)
-                with contextlib.suppress(ProcessLookupError):
-                    if worker in workers_of(self.pids[name]):
-                        os.kill(worker, signal.SIGKILL)
-                        self.strikes[name] = self.strikes.get(name, 0) + 1
-                        return True
+                if workers[0] in workers_of(self.pids[name]):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(workers[0], signal.SIGKILL)
+                    self.strikes[name] = self.strikes.get(name, 0) + 1
+                    return True
         return False
 
 
@@ -183,13 +187,10 @@ def one_run(template: Path, home: Path, kills: int, chance: random.Random, struc
         while done is None:
             assert time.monotonic() < deadline, "the run does not end"
             if kills:
-                if chance.random() < 0.4:
-                    if children.strike(chance.choice(silos)):
-                        struck["worker"] = struck.get("worker", 0) + 1
-                        kills -= 1
-                        continue
-                    if (done := children.ended("server")) is not None:
-                        break
+                if chance.random() < 0.4 and children.strike(silos):
+                    struck["worker"] = struck.get("worker", 0) + 1
+                    kills -= 1
+                    continue
                 wait(home, chance)
                 victim = chance.choice(["server", *silos]) if chance.random() < 0.6 else "server"
                 if victim == "server" and (done := children.ended("server")) is not None:
