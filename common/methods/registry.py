@@ -8,7 +8,7 @@ Its public half is a folder of `common/methods/` with a `method` module, its pri
 'dp_merf'
 >>> method("dp-magic")
 Traceback (most recent call last):
-dpdd.common.errors.ConfigError: there is no method 'dp-magic'; known are dm, dosser, dp-merf, ndpdc, psg, sps
+dpdd.common.errors.ConfigError: there is no method 'dp-magic'; known are dm, dosser, dp-merf, ndpdc, psg, sps, sps-table
 >>> sorted(QUERIES.keys() - METHODS.keys())
 ['evaluation']
 """
@@ -26,6 +26,7 @@ from dpdd.common.methods.dp_merf.method import DPMERF
 from dpdd.common.methods.evaluation.query import Evaluation
 from dpdd.common.methods.matching.method import Matching
 from dpdd.common.methods.sps.method import SPS
+from dpdd.common.methods.sps_table.method import SPSTable
 from dpdd.common.wire.request import Kind
 
 AnyMethod = Method[Any, Any]
@@ -50,6 +51,12 @@ METHODS: dict[str, AnyMethod] = register(
             "sps",
             "matched moments of a public network's activations",
             "Summarize, Privatize, Synthesize (SPS and SPS+)",
+        ),
+        SPSTable(
+            "sps-table",
+            "noisy marginals of a table's columns and their pairs, and a mixture that has them",
+            "SPS's moments for one-hot rows (docs/sps-table.md)",
+            data_kinds=frozenset({DataKind.TABLE}),
         ),
         DPMERF(
             "dp-merf",

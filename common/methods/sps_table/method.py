@@ -1,0 +1,46 @@
+"""SPS for tables: the public half.
+
+Released: for every class, the marginals of all columns and of all pairs of columns, and a count, in one clipped vector
+with one noise (`marginals`). They are sums, so they federate in one release, and a late silo's are added. Synthesis
+fits a mixture of products of columns for every class to all noisy marginals at once, as far as they stand out of their
+noise (`mixture`), and draws rows from it; few rows are chosen to have its moments together (`rows`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dpdd.common.methods.base import Method, RunDescription
+from dpdd.common.methods.sps_table.settings import MethodSettings, SynthesisSettings
+from dpdd.common.privacy.clipping import Layout
+
+if TYPE_CHECKING:
+    from dpdd.common.synthesis.labelled_set import LabelledSet
+    from dpdd.common.synthesis.statistics import Statistics
+
+
+class SPSTable(Method[MethodSettings, SynthesisSettings], family="sps_table"):
+    """Class-conditional marginals of columns and of their pairs."""
+
+    def layout(self, settings: MethodSettings, run: RunDescription, stage: int) -> Layout:
+        """The marginals of columns by class, a count per class, and the marginals of pairs."""
+        from dpdd.common.methods.sps_table.marginals import marginals
+
+        return marginals(settings, run).layout
+
+    def count_weight(self, settings: MethodSettings, stage: int) -> float:
+        """A coordinate of its own in the same vector."""
+        return settings.count_weight
+
+    def synthesise(
+        self,
+        statistics: Sequence[Statistics],
+        settings: MethodSettings,
+        synthesis: SynthesisSettings,
+        run: RunDescription,
+    ) -> LabelledSet:
+        """Rows whose marginals match."""
+        from dpdd.common.methods.sps_table import synthesis as sps_table
+
+        return sps_table.synthesise(statistics, settings, synthesis, run)
