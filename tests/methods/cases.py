@@ -57,6 +57,14 @@ _FEW_STEPS = {"steps": 3}
 CASES = (
     Case("dp-merf", settings={"features": 20}, synthesis=_FEW_STEPS),
     Case.of_table("dp-merf", settings={"features": 20}, synthesis=_FEW_STEPS),
+    Case.of_table("sps-table", settings={"count_weight": 0.3}, synthesis={"components": 4, **_FEW_STEPS}),
+    Case.of_table(
+        "sps-table",
+        "few-levels",
+        settings={"pairs": 0.4, "levels": 3, "count_weight": 0.3},
+        synthesis={"herding": 0, **_FEW_STEPS},
+    ),
+    Case.of_table("sps-table", "no-pairs", settings={"pairs": 0.0, "count_weight": 0.3}, synthesis=_FEW_STEPS),
     Case("sps", settings={"features": 24, "picture": 4}, synthesis=_FEW_STEPS),
     Case("sps", "stages", {"features": 16, "picture": 0, "stages": 3, "count_weight": 0.2}, _FEW_STEPS),
     Case(
