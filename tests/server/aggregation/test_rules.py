@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpdd.common.errors import ConfigError
+from dpdd.common.errors import ConfigError, IntegrityError
 from dpdd.common.methods.registry import method
+from dpdd.common.privacy.events import Gaussian
+from dpdd.common.wire.release import open_signed
 from dpdd.server.aggregation.base import noise_of
 from dpdd.server.aggregation.rules import RULES, aggregate
 from dpdd.server.aggregation.sum import add_up
@@ -40,3 +42,13 @@ def test_releases_with_different_epsilon_add_up_and_are_weighed(tmp_path: Path) 
     np.testing.assert_array_equal(aggregate(releases, LAYOUT, "sum", None).sums["count"], added["count"])
     with pytest.raises(ConfigError, match="no aggregation rule 'median'; known are sum, precision"):
         aggregate(releases, LAYOUT, "median", weight)
+
+
+def test_silos_are_weighed_by_the_noise_that_was_asked_for(tmp_path: Path) -> None:
+    request = make_request()
+    release = open_signed(make_silo(tmp_path / "north").answer(request.encode()).data)  # type: ignore[union-attr]
+    for rule in RULES:
+        with pytest.raises(IntegrityError, match="silo north was not compared with its request"):
+            aggregate([release], LAYOUT, rule, 0.1)
+    assert noise_of(as_asked(release, request)) == pytest.approx(3.7306, abs=1e-4)
+    assert noise_of(release.as_planned(Gaussian(2.0))) == 2.0  # whatever the silo states
