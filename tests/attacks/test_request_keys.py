@@ -242,7 +242,9 @@ def killed(*_: object, **__: object) -> None:
 def test_a_rotation_that_is_killed_is_finished_or_forgotten(
     here: World, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    north, folder, before = here.silo("north"), here.coordinator.folder, public(here.coordinator.request_key)
+    north, folder, before = here.silo("north"), here.coordinator.folder, rotate(here)
+    with here.channel(north) as channel:
+        assert keys_of(north).refresh(channel)  # so that the next rotation that it takes is number 2
     owner = server_keys.RequestKeyFiles if step.startswith("_") else server_keys
     with monkeypatch.context() as patch:
         patch.setattr(owner, step, killed)

@@ -18,7 +18,8 @@ from dpdd.client.transport.channel import CHANNEL
 from dpdd.client.transport.upload import manifest_of, upload
 from dpdd.common.wire.exchange import CHUNK, Manifest, parts
 from dpdd.server.transport import calls, service
-from dpdd.v1 import exchange_pb2
+from dpdd.server.transport.uploads import Upload
+from dpdd.v1 import exchange_pb2, transfer_pb2
 from tests.server.transport.worlds import World, big_release, big_request, manifest_for, until, world
 
 UPLOAD, BEAT = "/dpdd.v1.Exchange/Upload", "/dpdd.v1.Exchange/Heartbeat"
@@ -146,6 +147,35 @@ def test_one_silo_has_one_upload_whatever_it_names_it(tmp_path: Path) -> None:
             upload(channel, path, manifest, lambda _: None)
             assert call.exception(timeout=10).code() is grpc.StatusCode.CANCELLED
         assert here.queue.read(here.releases()[0]) == path.read_bytes() and here.partials() == []
+
+
+def test_who_comes_back_waits_until_what_had_arrived_is_put_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    going, gate, order = threading.Event(), threading.Event(), list[str]()
+    close = Upload.close
+
+    def slowly_closed(upload: Upload) -> None:
+        going.set()
+        gate.wait(60.0)
+        close(upload)
+        order.append("put away")
+
+    monkeypatch.setattr(Upload, "close", slowly_closed)
+    with world(tmp_path) as here:
+        silo = here.silo("north")
+        with half_an_upload(here, silo), here.channel(silo) as again:
+            name, digest = here.partials()[0].name.split(".")[1:]
+            asked = Manifest(digest, (tmp_path / "north.payload").stat().st_size, name).to_wire().SerializeToString()
+            status = again.unary_unary("/dpdd.v1.Exchange/Status").future(asked, timeout=120)
+            status.add_done_callback(lambda _: order.append("status"))
+            assert going.wait(60.0)
+            for _ in range(5):
+                again.unary_unary(BEAT)(b"", timeout=60)  # so long that it would be answered if it did not wait
+            gate.set()
+            assert transfer_pb2.TransferStatus.FromString(status.result()).received == CHUNK
+        until(lambda: len(order) >= 2)
+        assert order[0] == "put away"
 
 
 def test_who_waits_for_a_slot_and_hangs_up_is_not_waited_for(tmp_path: Path) -> None:

@@ -131,6 +131,7 @@ def test_a_silo_that_is_killed_goes_on(here: World, monkeypatch: pytest.MonkeyPa
     if used:
         assert connects(here, silo)
     new = renewed(here, silo)
+    assert len(certificates(here, silo.settings.name)) == 2  # what was interrupted is gone on with
     assert connects(here, silo) and certificates(here, silo.settings.name) == {new}
     assert not Files(silo.folder).next_key.exists()
 
