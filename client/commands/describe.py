@@ -97,7 +97,7 @@ def _source(options: argparse.Namespace) -> tuple[dict[str, str], SourceSpec, di
 def _blocks(source: SourceSpec, names: list[str]) -> Iterator[Block]:
     from dpdd.common.data.formats.tables.reading import SOURCES
 
-    return SOURCES[source.format](source, Path(), names)
+    return SOURCES[source.format](source, Path(), names, frozenset())
 
 
 def _quoted(value: object) -> str:

@@ -96,6 +96,8 @@ def _counted(column: pa.Array | Sequence[Any]) -> Iterator[tuple[Any, int]]:
     if not isinstance(column, pa.Array):
         yield from Counter(map(_hashable, column)).items()
         return
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
     if is_text(column.type):
         column = column.cast(pa.large_binary())
     elif pa.types.is_nested(column.type):

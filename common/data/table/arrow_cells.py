@@ -12,6 +12,8 @@ what can be read of it. Times with a zone count by their day in UTC; lists, byte
 
 from __future__ import annotations
 
+import datetime
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -19,11 +21,12 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from dpdd.common.data.table import cells
-from dpdd.common.data.table.columns import Column, Numeric
+from dpdd.common.data.table.columns import Column, Date, Numeric
 from dpdd.common.data.table.encoding import Codes, bins_of, encode_column
 
 _PLAIN = r"^-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]{1,2})?$"
 _LONGEST_PLAIN = 64
+_FIRST_DAY = (datetime.date.min - datetime.date(1970, 1, 1)).days
 
 
 def encode_arrow(column: Column, array: pa.Array) -> Codes:
@@ -70,26 +73,43 @@ def _taken(column: Column, known: Codes, indices: pa.Array) -> Codes:
 
 
 def _of_text(column: Column, array: pa.Array) -> Codes:
-    binary = array.cast(pa.large_binary())  # of whose bytes nothing is asked
+    binary = array.cast(pa.large_binary() if types.is_large_string(array.type) else pa.binary())
     if isinstance(column, Numeric):
         return bins_of(column, _numbers(binary))
+    if isinstance(column, Date) and (days := _plain_days(binary)) is not None:
+        return bins_of(column.days, days)
     distinct = binary.dictionary_encode()
     known = encode_column(column, [_readable(value) for value in distinct.dictionary.to_pylist()])
     return _taken(column, known, distinct.indices)
 
 
+def _plain_days(binary: pa.Array) -> npt.NDArray[np.float64] | None:
+    """Days since 1970-01-01, where every cell is a plain day or empty; None where some is not."""
+    try:
+        days = pc.cast(_trimmed(binary), pa.date32())
+    except pa.ArrowInvalid:
+        return None
+    numbers = days.view(pa.int32()).to_numpy(zero_copy_only=False).astype(np.float64)
+    return None if (numbers < _FIRST_DAY).any() else numbers  # Python's calendar has no year 0
+
+
+def _trimmed(binary: pa.Array) -> pa.Array:
+    """The same as text without spaces around it; null where nothing is left. Nothing is asked of its bytes."""
+    text = binary.view(pa.large_string() if types.is_large_binary(binary.type) else pa.string())
+    trimmed = pc.ascii_trim_whitespace(text)
+    return pc.if_else(pc.equal(trimmed, ""), None, trimmed)
+
+
 def _numbers(binary: pa.Array) -> npt.NDArray[np.float64]:
     """NaN where there is no number."""
-    text = binary.view(pa.large_string())
-    trimmed = pc.ascii_trim_whitespace(text)
-    present = pc.if_else(pc.equal(trimmed, ""), None, trimmed)
-    longest = pc.max(pc.binary_length(text)).as_py() or 0
+    present, length = _trimmed(binary), pc.binary_length(binary)
+    longest = pc.max(length).as_py() or 0
     if longest <= cells.LONGEST_CELL:
         try:
             return _as_floats(present)
         except pa.ArrowInvalid:
             pass
-    short = pc.less_equal(pc.binary_length(text), _LONGEST_PLAIN)
+    short = pc.less_equal(length, _LONGEST_PLAIN)
     plain = pc.fill_null(pc.and_(short, pc.match_substring_regex(present, _PLAIN)), False)
     numbers = _as_floats(pc.if_else(plain, present, None))
     odd = pc.and_(pc.invert(plain), present.is_valid())

@@ -110,6 +110,8 @@ def category(cell: Any) -> str | None:
         return str(int(value)) if math.isfinite(value) and value.is_integer() else str(cell)[:LONGEST_CELL]
     if isinstance(cell, int | np.integer):
         return str(int(cell)) if abs(int(cell)) < 1 << 1000 else "a number without end"
+    if isinstance(cell, datetime.datetime):
+        return cell.date().isoformat()
     if isinstance(cell, datetime.date):
         return cell.isoformat()
     if not isinstance(cell, str) or len(cell) > LONGEST_CELL:

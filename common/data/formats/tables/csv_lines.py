@@ -35,6 +35,8 @@ class Lines:
     plain: bytes
     odd: list[list[str]]
     unreadable: int
+    longest: int
+    """Bytes of the longest plain line, at least."""
 
 
 class Bytes(Protocol):
@@ -123,7 +125,7 @@ def lines(block: bytes, separator: str, unreadable: int = 0) -> Lines:
     too_long = ends - starts > LONGEST_LINE + 1
     suspicious = _suspicious(data, ends, separator) if b'"' in block or b"\r" in block else np.zeros_like(too_long)
     if not (too_long.any() or suspicious.any()):
-        return Lines(block, [], unreadable)
+        return Lines(block, [], unreadable, int((ends - starts).max(initial=0)))
     odd: list[list[str]] = []
     for at in np.flatnonzero(suspicious & ~too_long).tolist():
         cells = _cells(block[starts[at] : ends[at] - 1].decode(), separator)
@@ -133,7 +135,7 @@ def lines(block: bytes, separator: str, unreadable: int = 0) -> Lines:
             odd.append(cells)
     kept = ~(too_long | suspicious)
     plain = block if kept.all() else data[np.repeat(kept, ends - starts)].tobytes()
-    return Lines(plain, odd, unreadable + int(too_long.sum()))
+    return Lines(plain, odd, unreadable + int(too_long.sum()), int((ends - starts)[kept].max(initial=0)))
 
 
 def _suspicious(data: np.ndarray, ends: np.ndarray, separator: str) -> np.ndarray:
@@ -149,14 +151,20 @@ def _suspicious(data: np.ndarray, ends: np.ndarray, separator: str) -> np.ndarra
     quotes = np.flatnonzero(data == _QUOTE)
     if not len(quotes):
         return found
+    before = np.where(quotes > 0, data[quotes - 1], _NEWLINE)
+    after = data[quotes + 1]  # a block ends in a newline
+
+    def fine(opening: np.ndarray) -> np.ndarray:
+        beside = np.where(opening, before, after)
+        whole: np.ndarray = (beside == ord(separator)) | (beside == _NEWLINE) | (beside == _QUOTE)
+        return whole
+
+    if not (np.searchsorted(quotes, ends) % 2).any() and fine(np.arange(len(quotes)) % 2 == 0).all():
+        return found  # the usual case: an even number in every line, and all in their places
     line = np.searchsorted(ends, quotes, side="right")
     first = np.searchsorted(line, np.arange(len(ends)), side="left")  # each line's first quote
     opening = (np.arange(len(quotes)) - first[line]) % 2 == 0
-    before = np.where(quotes > 0, data[quotes - 1], _NEWLINE)
-    after = data[quotes + 1]  # a block ends in a newline
-    beside = np.where(opening, before, after)
-    fine = (beside == ord(separator)) | (beside == _NEWLINE) | (beside == _QUOTE)
-    found[line[~fine]] = True
+    found[line[~fine(opening)]] = True
     last = np.append(line[1:] != line[:-1], True)
     found[line[last & opening]] = True  # an odd number of them
     return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -17,13 +17,18 @@ import pyarrow.csv as arrow_csv
 
 from dpdd.common.data.formats.spec import SourceSpec
 from dpdd.common.data.formats.tables.block import Block, positions_of
-from dpdd.common.data.formats.tables.csv_lines import LONGEST_LINE, WHAT, CsvFile, Lines
+from dpdd.common.data.formats.tables.csv_lines import WHAT, CsvFile, Lines
+from dpdd.common.data.table.cells import LONGEST_CELL
 from dpdd.common.errors import DataError
 from dpdd.common.files.untrusted import require_file, shown
 
+_TEXT = pa.dictionary(pa.int32(), pa.string())
 
-def blocks(spec: SourceSpec, base: Path, wanted: Sequence[str]) -> Iterator[Block]:
-    """The wanted columns of the file, as text."""
+
+def blocks(
+    spec: SourceSpec, base: Path, wanted: Sequence[str], numbers: Collection[str] = frozenset()
+) -> Iterator[Block]:
+    """The wanted columns of the file as text; as `numbers` where that is asked for and a whole block of them is."""
     path = base / spec.path
     require_file(path, WHAT)
     with closing(CsvFile(path, spec.separator, spec.encoding)) as file:
@@ -34,8 +39,12 @@ def blocks(spec: SourceSpec, base: Path, wanted: Sequence[str]) -> Iterator[Bloc
                 f"{shown(path)} has one column only, whose name looks like several; is separator = {json.dumps(meant)}?"
             )
         chosen = positions_of(names, wanted, path)
+        types = [pa.float64() if name in numbers else _TEXT for name in wanted]
         for lines in file.blocks():
-            yield _parsed(lines, len(names), chosen, spec.separator)
+            yield _parsed(lines, len(names), chosen, types, spec.separator)
+            whole = [cells for cells in lines.odd if len(cells) == len(names)]
+            if lines.odd:
+                yield Block([[cells[at] for cells in whole] for at in chosen], len(whole), len(lines.odd) - len(whole))
 
 
 def header(path: Path, separator: str | None, encoding: str) -> tuple[list[str], str]:
@@ -47,37 +56,39 @@ def header(path: Path, separator: str | None, encoding: str) -> tuple[list[str],
     return [name.strip() for name in next(csv.reader([line], delimiter=found), [])], found
 
 
-def _parsed(lines: Lines, width: int, chosen: Sequence[int], separator: str) -> Block:
-    ragged = [0]
+def _parsed(lines: Lines, width: int, chosen: Sequence[int], types: Sequence[pa.DataType], separator: str) -> Block:
+    ragged = 0
 
     def skip(_row: arrow_csv.InvalidRow) -> str:
-        ragged[0] += 1
+        nonlocal ragged
+        ragged += 1
         return "skip"
 
-    keys = [str(position) for position in range(width)]
-    wanted = [keys[position] for position in chosen]
     # A line of empty cells at the end: pyarrow takes a block without any good line for an error.
     block = lines.plain + separator.encode() * (width - 1) + b"\n"
-    table = arrow_csv.read_csv(
-        pa.BufferReader(block),
-        read_options=arrow_csv.ReadOptions(column_names=keys, block_size=max(len(block) + 1, LONGEST_LINE)),
-        parse_options=arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=False, invalid_row_handler=skip),
-        convert_options=arrow_csv.ConvertOptions(
-            include_columns=wanted,
-            column_types=dict.fromkeys(wanted, pa.string()),
-            null_values=[],
-            strings_can_be_null=False,
-            check_utf8=False,  # it was checked, and what was none was replaced
-        ),
-    )
+    keys = [str(position) for position in range(width)]
+    for kinds in ([types] if lines.longest <= LONGEST_CELL else []) + [[_TEXT] * len(chosen)]:
+        ragged, wanted = 0, [keys[position] for position in chosen]
+        try:
+            table = arrow_csv.read_csv(
+                pa.BufferReader(block),
+                read_options=arrow_csv.ReadOptions(column_names=keys, block_size=len(block) + 1),
+                parse_options=arrow_csv.ParseOptions(delimiter=separator, invalid_row_handler=skip),
+                convert_options=arrow_csv.ConvertOptions(
+                    include_columns=wanted,
+                    column_types=dict(zip(wanted, kinds, strict=True)),
+                    null_values=[""],
+                    strings_can_be_null=False,
+                    check_utf8=False,  # it was checked, and what was none was replaced
+                ),
+            )
+            break
+        except pa.ArrowInvalid:  # some cell is no number: they are all read as text, and by the rule
+            if kinds is not types:
+                raise
     rows = table.num_rows - 1
-    whole = [cells for cells in lines.odd if len(cells) == width]
-    columns = [
-        pa.chunked_array([*column.slice(0, rows).chunks, pa.array([cells[at] for cells in whole], pa.string())])
-        for at, column in zip(chosen, table.columns, strict=True)
-    ]
-    dropped = ragged[0] + lines.unreadable + len(lines.odd) - len(whole)
-    return Block([column.combine_chunks() for column in columns], rows + len(whole), dropped)
+    columns = [pa.concat_arrays(column.chunks).slice(0, rows) for column in table.columns]
+    return Block(columns, rows, ragged + lines.unreadable)
 
 
 def suggested_separator(line: str) -> str | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow.parquet as pq
 
 from dpdd.common.data.formats.spec import SourceSpec
 from dpdd.common.data.formats.tables.block import Block, positions_of
+from dpdd.common.data.table.arrow_cells import is_text
 from dpdd.common.files.untrusted import check_growth, reading, require_file
 
 WHAT = "a Parquet file"
@@ -16,12 +17,18 @@ ROWS = 1 << 16
 _BUFFER = 1 << 20
 
 
-def blocks(spec: SourceSpec, base: Path, wanted: Sequence[str]) -> Iterator[Block]:
-    """The wanted columns of the file."""
+def blocks(
+    spec: SourceSpec, base: Path, wanted: Sequence[str], numbers: Collection[str] = frozenset()
+) -> Iterator[Block]:
+    """The wanted columns of the file, in their own types."""
     path = base / spec.path
     size = require_file(path, WHAT)
-    with reading(path, WHAT), pq.ParquetFile(path, buffer_size=_BUFFER, pre_buffer=False) as file:
-        positions_of(file.schema_arrow.names, wanted, path)
+    with reading(path, WHAT):
+        schema = pq.read_schema(path)
+        positions_of(schema.names, wanted, path)
+        repeated = [name for name in wanted if name not in numbers and is_text(schema.field(name).type)]
+    options = {"buffer_size": _BUFFER, "pre_buffer": False, "read_dictionary": repeated}
+    with reading(path, WHAT), pq.ParquetFile(path, **options) as file:
         check_growth(path, size, file.metadata.num_rows)  # run-length encoding lets a tiny file claim any number
         for batch in file.iter_batches(batch_size=ROWS, columns=list(wanted)):
             yield Block([batch.column(name) for name in wanted], batch.num_rows)

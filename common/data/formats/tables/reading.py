@@ -6,7 +6,7 @@ is in the end, or that it is left out, depends on no other one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,14 @@ from dpdd.common.data.labelled_records import LabelledRecords
 from dpdd.common.data.row_file import RowWriter
 from dpdd.common.data.table import cells
 from dpdd.common.data.table.arrow_cells import encode_arrow, texts_of
-from dpdd.common.data.table.columns import Column
+from dpdd.common.data.table.columns import Column, Numeric
 from dpdd.common.data.table.encoding import Codes, encode_column
 from dpdd.common.data.table.schema import TableSchema
 
-SOURCES: dict[Format, Callable[[SourceSpec, Path, Sequence[str]], Iterator[Block]]] = {
+Source = Callable[[SourceSpec, Path, Sequence[str], Collection[str]], Iterator[Block]]
+"""A reader of blocks of the wanted columns. Some of them are numbers: where they are text, plain ones may be read."""
+
+SOURCES: dict[Format, Source] = {
     "csv": csv_table.blocks,
     "parquet": parquet_table.blocks,
     "sql": sql_query.blocks,
@@ -41,13 +44,14 @@ def load(spec: DataSpec, base: Path, intake: Intake | None = None) -> LabelledRe
     wanted = [*schema.names, *([] if spec.group_column is None else [spec.group_column])]
     writer, labels = RowWriter(schema.shape, np.int16), [np.zeros(0, np.int16)]
     groups: list[str] = []
-    for block in SOURCES[spec.format](spec, base, wanted):
+    numbers = {column.name for column in schema.columns if isinstance(column, Numeric)}
+    for block in SOURCES[spec.format](spec, base, wanted, numbers):
         codes, kept = encoded(schema, block, noted)
-        writer.append(np.delete(codes, schema.label_position, axis=1).astype(np.int16))
-        labels.append(codes[:, schema.label_position].astype(np.int16))
+        writer.append(np.ascontiguousarray(np.delete(codes, schema.label_position, axis=0).T))
+        labels.append(codes[schema.label_position].copy())
         if spec.group_column is not None:
             groups += _groups(block.columns[-1], kept, noted.kept)
-        noted.kept += len(codes)
+        noted.kept += codes.shape[1]
     return LabelledRecords(
         CodeFeatures(writer.finish()),
         np.concatenate(labels).astype(np.int64),
@@ -55,18 +59,18 @@ def load(spec: DataSpec, base: Path, intake: Intake | None = None) -> LabelledRe
     )
 
 
-def encoded(schema: TableSchema, block: Block, intake: Intake) -> tuple[Codes, npt.NDArray[np.bool_]]:
-    """A row of codes for every record that is kept, and which ones are."""
+def encoded(schema: TableSchema, block: Block, intake: Intake) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.bool_]]:
+    """The codes of the records that are kept, a row for each column; and which records those are."""
     kept = np.ones(block.rows, dtype=np.bool_)
-    codes = np.empty((block.rows, len(schema.columns)), dtype=np.int32)
+    codes = np.empty((len(schema.columns), block.rows), dtype=np.int16)  # there are at most 4097 in a column
     for at, column in enumerate(schema.columns):
-        codes[:, at] = _encoded(column, block.columns[at])
-        lacking = kept & (codes[:, at] == cells.DROPPED)
+        codes[at] = _encoded(column, block.columns[at])
+        lacking = kept & (codes[at] == cells.DROPPED)
         if lacking.any():
             intake.dropped[column.name] = intake.dropped.get(column.name, 0) + int(lacking.sum())
             kept &= ~lacking
     intake.unreadable += block.unreadable
-    return (codes if kept.all() else codes[kept]), kept
+    return (codes if kept.all() else codes[:, kept]), kept
 
 
 class CodeFeatures(LazyFeatures):
