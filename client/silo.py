@@ -9,7 +9,8 @@ outbox      the signed release                             the next try commits 
 commit      the release's hash                             the next try sends the same bytes
 =========== ============================================== ==========================================
 
-For a later stage (`dpdd.client.stages`) the first step is to take it from what stage 0 reserved; the rest is the same.
+Each ledger entry is in the anchor (`dpdd.client.anchor`) before the next step. For a later stage
+(`dpdd.client.stages`) the first step is to take it from what stage 0 reserved; the rest is the same.
 """
 
 from __future__ import annotations

@@ -82,25 +82,30 @@ def _show(done: Recovered, asked: bool, *, dry_run: bool) -> None:
         ]
         print(table(["run", "method", "stage", "ε", "found in", "request"], rows))
     where = "the outbox and the coordinator know" if asked else "the outbox knows"
-    would = "would be" if dry_run else "were"
+    would = "would be " if dry_run else ""
     if done.restored:
-        print(f"{len(done.restored)} releases {would} put back into the outbox")
+        print(f"{would}put back into the outbox: {_count(len(done.restored), 'release', 'releases')}")
     if not done.entries:
         print(f"nothing is missing in the ledger that {where} of" if done.missing == 0 else "nothing was found")
         return
-    print(f"{done.entries} entries {would} {'made in a new ledger' if done.lost else 'appended to the ledger'}")
+    where = "made in a new ledger" if done.lost else "appended to the ledger"
+    print(f"{would}{where}: {_count(done.entries, 'entry', 'entries')}")
     if done.written_off:
-        print(f"the rest of the budget {would} written off: nothing more can be spent")
+        print("the rest of the budget is written off: nothing more can be spent")
     elif done.missing == 0:
         print("the ledger is whole, as far as its anchor and its releases count")
 
 
+def _count(number: int, one: str, many: str) -> str:
+    return f"1 {one}" if number == 1 else f"{number} {many}"
+
+
 def _open(done: Recovered) -> str:
-    missing = "it cannot be told how many reservations"
+    missing = "it cannot be told how many reservations are"
     if done.missing is not None:
-        missing = "1 reservation" if done.missing == 1 else f"{done.missing} reservations"
+        missing = _count(done.missing, "reservation is", "reservations are")
     return (
-        f"{missing} are still missing, which nothing here can rebuild; find a newer ledger in a backup, or the missing "
+        f"{missing} still missing, which nothing here can rebuild; find a newer ledger in a backup, or the missing "
         "releases (put them into state/outbox, and recover again), or close the budget for good with "
         "`dpdd-client recover --write-off`; nothing is answered before"
     )
