@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpdd.client.answering import Assignment
-from dpdd.client.ceilings import ENVELOPE
 from dpdd.client.config import SiloSettings
 from dpdd.client.estimates import MEASURED, Measured
 from dpdd.client.worker import jobs
@@ -32,7 +31,7 @@ from dpdd.client.worker.supervisor import MOST_MESSAGE, End, request_of
 from dpdd.common import errors
 from dpdd.common.config import one_line
 from dpdd.common.errors import ConfigError, DpddError, IntegrityError, WireError
-from dpdd.common.methods.plan import Plan
+from dpdd.common.methods.plan import ENVELOPE, Plan
 from dpdd.common.progress import Progress, silent
 from dpdd.common.wire.release import Release, decode_release
 from dpdd.common.wire.request import ReleaseRequest
