@@ -34,6 +34,7 @@ from dpdd.common.data.table.toml import toml_of
 from dpdd.common.methods.base import DataKind, Method, RunDescription
 from dpdd.common.methods.plan import Plan
 from dpdd.common.methods.registry import AnyMethod, AnyQuery, query
+from dpdd.common.methods.request_plan import plan_of
 from dpdd.common.privacy import discrete_gaussian, sampling
 from dpdd.common.privacy.accounting import guarantee, rdp_guarantee
 from dpdd.common.privacy.clipping import FIXED_POINT_ONE, ClippedSum
@@ -48,6 +49,7 @@ from dpdd.common.synthesis.statistics import Statistics, of_one_silo
 from dpdd.common.wire.answer import Answer, Reason, Refusal, SignedReleaseBytes
 from dpdd.common.wire.release import open_signed
 from dpdd.common.wire.request import Kind, ReleaseRequest
+from dpdd.server.aggregation.plausibility import Design, implausible, noisy_counts
 from dpdd.server.aggregation.rules import aggregate
 from dpdd.server.aggregation.union import opened, union
 from tests.server.releases import as_asked
@@ -574,15 +576,19 @@ def _entries(silo: Silo) -> int:
 
 
 def check_statistics_finish(case: Case, folder: Path) -> None:
-    """From releases to a product that can be kept and read again, the same from the same statistics."""
+    """From plausible releases to a product that can be kept and read again, the same from the same statistics."""
     if Kind.STATISTICS not in case.entry.release_kinds:
         return
     silo, chosen, settings = make_silo(folder / "north", case), case.entry, case.values()
-    statistics = []
+    statistics, first = [], None
     for request, data in answers(silo, case):
         release = as_asked(open_signed(data, silo.public_key), request)
         layout = chosen.layout(settings, case.run, request.stage)
         weight = chosen.count_weight(settings, request.stage)
+        design = Design.of(layout, weight, plan_of(request).event, CLASSES)
+        if design is not None:
+            assert implausible(release.arrays, design, (), first) == [], "an honest silo is taken for a liar"
+            first = first or noisy_counts(release.arrays, design)
         for rule in ("sum", "precision") if weight else ("sum",):
             total = aggregate([release, release], layout, rule, weight)
         statistics.append(replace(total, stage_input=request.stage_input))
