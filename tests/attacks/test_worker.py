@@ -41,6 +41,7 @@ def without(silo: Silo, *limits: str) -> None:
     ("what", "policy", "section", "end", "why"),
     [
         ("memory", f"most_memory = {LEAST}", "", "memory", f"more than {LEAST} bytes of memory"),
+        ("memory that is not touched", f"most_memory = {LEAST}", "", "memory", f"more than {LEAST} bytes of memory"),
         ("shared memory", f"most_memory = {LEAST}", "", "memory", f"more than {LEAST} bytes of memory"),
         ("disk", "most_disk = 50_000_000", "", "disk", "more than 50000000 bytes"),
         ("loop", "most_cpu_seconds = 1", "", "cpu", "more than 1 CPU seconds"),

@@ -99,6 +99,8 @@ def misbehave(what: str) -> None:
     match what:
         case "memory":
             fill(bytearray)
+        case "memory that is not touched":
+            bytearray(1 << 33)
         case "shared memory":
             fill(shared)
         case "disk":
@@ -112,8 +114,10 @@ def misbehave(what: str) -> None:
         case "sleep":
             time.sleep(3600.0)
         case "leave a process behind":
-            if os.fork() == 0:
+            if (left := os.fork()) == 0:
                 time.sleep(3600.0)
+                os._exit(0)
+            Path(tempfile.gettempdir(), "left").write_text(str(left))
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         case "exit":
@@ -194,7 +198,6 @@ def planted_worker() -> Iterator[Worker]:
     """A worker whose program knows the method; it imports no torch, so it starts quickly."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(ROOT))
-        patch.setenv("TMPDIR", tempfile.gettempdir())
         with Worker((sys.executable, "-m", "tests.client.worker.planted")) as worker:
             worker.start()
             yield worker

@@ -105,14 +105,13 @@ def test_a_worker_that_lies_is_not_believed(tmp_path: Path, worker: Worker, lie:
     assert isinstance(silo.answer(planted_request("nothing", "next").encode()), SignedReleaseBytes)
 
 
-def test_a_foreign_errors_text_does_not_leave_the_worker(
-    tmp_path: Path, worker: Worker, capfd: pytest.CaptureFixture[str]
-) -> None:
-    silo = planted_silo(tmp_path / "north", worker)
-    with pytest.raises(WorkerEnded, match="ValueError, whose text is left out") as error:
-        silo.answer(planted_request("quote").encode())
-    assert "in misbehave" in error.value.where and RECORD not in error.value.where  # the place, for the operator
-    silo.answer(planted_request("print", "second").encode())
+def test_a_foreign_errors_text_does_not_leave_the_worker(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with planted_worker() as worker:  # which has this test's stderr
+        silo = planted_silo(tmp_path / "north", worker)
+        with pytest.raises(WorkerEnded, match="ValueError, whose text is left out") as error:
+            silo.answer(planted_request("quote").encode())
+        assert "in misbehave" in error.value.where and RECORD not in error.value.where  # the place, for the operator
+        assert isinstance(silo.answer(planted_request("print", "second").encode()), SignedReleaseBytes)
     assert RECORD not in "".join(capfd.readouterr())
 
 
@@ -184,11 +183,12 @@ def test_an_assignment_says_the_same_in_the_worker(tmp_path: Path, worker: Worke
     assert plan.whole is not None and assignment.stated["public_counts"] == (1, 2, 3)
 
 
-def test_what_a_worker_started_ends_with_it(tmp_path: Path, worker: Worker) -> None:
-    silo = planted_silo(tmp_path / "north", worker)
-    assert isinstance(silo.answer(planted_request("leave a process behind").encode()), SignedReleaseBytes)
-    assert worker._process is not None
-    until(lambda: not children(worker._process.pid))  # type: ignore[union-attr]
+def test_what_a_worker_started_ends_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with planted_worker() as worker:
+        silo = planted_silo(tmp_path / "north", worker)
+        assert isinstance(silo.answer(planted_request("leave a process behind").encode()), SignedReleaseBytes)
+        until(lambda: gone(int((tmp_path / "left").read_text())))
 
 
 def test_without_isolation_the_silo_reads_by_itself(tmp_path: Path, worker: Worker) -> None:
