@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dpdd.server.cli import main as server
-from tests.server.finished_runs import finished_run, images
+from tests.server.finished_runs import finished_run, images, table
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
@@ -17,6 +17,8 @@ def test_using_the_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     """Every example of the page runs in a folder with an exported dataset, and each section has one."""
     finished_run(tmp_path / "run", images(teacher=True))
     assert server(["export", str(tmp_path / "run"), "--out", str(tmp_path / "autumn-dataset")]) == 0
+    finished_run(tmp_path / "table", table())
+    assert server(["export", str(tmp_path / "table"), "--out", str(tmp_path / "patients")]) == 0
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))

@@ -66,7 +66,7 @@ def dictionary(schema: TableSchema, card: Mapping[str, Any]) -> str:
 # {card["name"]}: the columns
 
 Synthetic records, of nobody. All of this was declared beforehand and is public; none of it was taken from records.
-Numbers and days are drawn evenly within bins (seed {PUBLIC_SEED}), so nothing finer than a bin means anything.
+Numbers and days are drawn within bins (seed {PUBLIC_SEED}), so nothing finer than a bin means anything.
 
 | column | type | values | may be missing |
 | --- | --- | --- | --- |
