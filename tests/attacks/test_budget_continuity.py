@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 
-from dpdd.client import rehearsal
+from dpdd.client import continuity, rehearsal
 from dpdd.client.cli import main
 from dpdd.client.ledger.ledger import Ledger
+from dpdd.client.outbox import Outbox
 from dpdd.client.silo import Silo
 from dpdd.common.errors import IntegrityError, LedgerError
 from dpdd.common.wire.answer import SignedReleaseBytes
@@ -144,3 +146,37 @@ def test_a_release_of_another_silo_in_the_outbox_is_named_as_such(tmp_path: Path
     silo.outbox.put(stranger.id, answered(other, "elsewhere"))
     with pytest.raises(IntegrityError, match="never paid for"):
         silo.answer(make_request("one", 0.5).encode())
+
+
+def test_the_outbox_is_listed_again_only_when_somebody_else_changed_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a note that it was compared is believed only when this silo signed it, for this outbox and this ledger."""
+    silo, listed = make_silo(tmp_path / "north"), 0
+    ids = Outbox.ids
+
+    def counted(outbox: Outbox) -> list[str]:
+        nonlocal listed
+        listed += 1
+        return ids(outbox)
+
+    monkeypatch.setattr(Outbox, "ids", counted)
+    answered(silo, "one", 0.2)
+    assert listed == 1
+    note = silo.folder / "state" / continuity.COMPARED
+    old_note, old_ledger = note.read_bytes(), (silo.folder / "state" / "ledger.sqlite").read_bytes()
+    answered(silo, "two", 0.2)
+    answered(Silo(silo.folder), "three", 0.2)
+    assert listed == 1
+    other = make_silo(tmp_path / "south")
+    answered(other, "one", 0.2)
+    listed = 0
+    newest = note.read_bytes()
+    forged = json.dumps({**json.loads(newest), "sequence": 3, "entry": json.loads(old_note)["entry"]}).encode()
+    for number, content in enumerate((old_note, forged, b"", b"{}", b"[]", b'{"signature": "00"}'), start=1):
+        note.write_bytes(content)
+        answered(silo, f"more-{number}", 0.05)
+        assert listed == number
+    (silo.folder / "state" / "ledger.sqlite").write_bytes(old_ledger)  # the note, of a longer ledger, does not help it
+    with pytest.raises(LedgerError, match="at least"):
+        answered(silo, "last", 0.05)
