@@ -100,7 +100,7 @@ def misbehave(what: str) -> None:
         case "memory":
             fill(bytearray)
         case "memory that is not touched":
-            bytearray(1 << 33)
+            np.zeros(1 << 33, np.uint8)
         case "shared memory":
             fill(shared)
         case "disk":
