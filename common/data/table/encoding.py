@@ -12,6 +12,7 @@ keep their order, and no code depends on another record.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ from dpdd.common.data.table.schema import TableSchema
 
 RawColumn = Sequence[Any] | npt.NDArray[Any]
 Codes = npt.NDArray[np.int32]
+_LONGEST_TABLE = 1 << 17
+"""Up to so many whole numbers between the bounds, their codes are looked up."""
 
 
 def encode_blocks(schema: TableSchema, blocks: Iterable[Mapping[str, RawColumn]]) -> Iterator[Codes]:
@@ -48,9 +51,24 @@ def encode_column(column: Column, raw: RawColumn) -> Codes:
 
 def bins_of(column: Numeric, numbers: npt.NDArray[np.float64]) -> Codes:
     """The bin of every number; NaN is a missing value."""
+    if column.integer and column.high - column.low < _LONGEST_TABLE:
+        codes = _codes_of_integers(column)
+        places = np.clip(numbers, column.low, column.high) - column.low
+        return codes[np.where(np.isnan(places), len(codes) - 1, places).astype(np.int64)]
     edges = column.edges
     positions = np.clip(np.searchsorted(edges, numbers, side="right") - 1, 0, len(edges) - 2)
     return np.where(np.isnan(numbers), cells.absent(column), positions).astype(np.int32)
+
+
+@lru_cache(maxsize=256)
+def _codes_of_integers(column: Numeric) -> Codes:
+    """The code of every whole number between the bounds, then that of a missing value.
+
+    Bins of integers end at integers, so any other number has the code of the integer below it.
+    """
+    integers = np.arange(column.low, column.high + 1)
+    codes = np.searchsorted(column.edges, integers, side="right") - 1
+    return np.append(codes, cells.absent(column)).astype(np.int32)
 
 
 def _numbers(raw: RawColumn) -> npt.NDArray[np.float64]:

@@ -41,7 +41,8 @@ def blocks(
             texts = ", ".join(f"CAST({name} AS text) AS {name}" for name in quoted)
             query, chosen = f"SELECT {texts} FROM (\n{query}\n) AS records", list(range(len(wanted)))
         for rows in _result(connection, query).partitions(ROWS):
-            yield Block([_column([row[at] for row in rows]) for at in chosen], len(rows))
+            columns = list(zip(*rows, strict=True))
+            yield Block([_column(columns[at]) for at in chosen], len(rows))
 
 
 def header(spec: SourceSpec, base: Path) -> dict[str, Any]:
@@ -52,7 +53,7 @@ def header(spec: SourceSpec, base: Path) -> dict[str, Any]:
         return {str(each[0]): each[1] for each in described}
 
 
-def _column(values: list[Any]) -> pa.Array | list[Any]:
+def _column(values: Sequence[Any]) -> pa.Array | Sequence[Any]:
     """Values of one plain type as an Arrow array, which is encoded faster; others as they are, to the same codes."""
     try:
         array = pa.array(values)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import sqlite3
 import subprocess
 import sys
@@ -108,11 +107,17 @@ def measure(folder: Path, form: str, alone: bool) -> None:
     """In a process of its own: print rows, seconds, CPU seconds, and the peak of memory before and after in MB."""
     if not alone:
         spec(folder, form)  # imports what it needs
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak()
     started, cpu = time.perf_counter(), time.process_time()
     rows = read_alone(folder, form) if alone else len(load(spec(folder, form), folder))
     seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
-    print(json.dumps([rows, seconds, cpu, before / 1024, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024]))
+    print(json.dumps([rows, seconds, cpu, before, peak()]))
+
+
+def peak() -> float:
+    """The most memory that this process had so far, in MB. (What `getrusage` says begins with the parent's.)"""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
 
 def in_own_process(folder: Path, form: str, alone: bool) -> list[float]:
