@@ -13,7 +13,7 @@ from pathlib import Path
 from dpdd.common.errors import ConfigError, DpddError, IntegrityError
 from dpdd.common.files.atomic import write_atomically
 from dpdd.common.wire.parsing import MOST_BYTES, shown
-from dpdd.common.wire.release import Release, open_signed
+from dpdd.common.wire.release import Release, inspect_bytes
 from dpdd.common.wire.request import decode_request
 from dpdd.server.run.pipeline import Run, Stage
 from dpdd.server.run.requests import RequestGroup, make_request, request_groups
@@ -91,7 +91,7 @@ def take_release(path: Path, scenario: Scenario, store: Store, roster: Roster) -
         data = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"{path}: the release cannot be read ({error.strerror})") from None
-    release = open_signed(data)
+    release = inspect_bytes(data)
     if release.silo not in roster.keys:
         raise IntegrityError(
             f"{path}: silo {shown(release.silo)} has not joined, so its key is not known: give it as "

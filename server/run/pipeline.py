@@ -342,6 +342,7 @@ class Run:
             if reply.has_error():
                 trouble[who] = str(reply.error.reason)
                 continue
+            store.expected(to[node].request.id)  # not below: what cannot be planned here is no silo's fault
             try:
                 answer = decode_answer(flower.unpack(reply.content, "dpdd.v1.Answer"))
                 if isinstance(answer, Refusal):
