@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from dpdd.client.commands.options import open_silo
-from dpdd.common.errors import ConfigError, DpddError
+from dpdd.common.errors import ConfigError, DpddError, IntegrityError
 
 
 def join(options: argparse.Namespace) -> None:
@@ -31,6 +31,7 @@ def renew(options: argparse.Namespace) -> None:
     from dpdd.client.transport.channel import Files, explain, open_channel
     from dpdd.client.transport.node import pinned_coordinator
     from dpdd.client.transport.renewal import renew as renew_certificate
+    from dpdd.client.transport.retries import NOT_ACCEPTED
 
     silo = open_silo(options)
     pinned = pinned_coordinator(silo)
@@ -38,7 +39,8 @@ def renew(options: argparse.Namespace) -> None:
         try:
             ends = renew_certificate(Files(silo.folder), silo.settings.name, channel)
         except grpc.RpcError as error:
-            raise DpddError(f"the certificate was not renewed, and the old one stays: {explain(error)}") from None
+            kind = IntegrityError if error.code() in NOT_ACCEPTED else DpddError
+            raise kind(f"the certificate was not renewed, and the old one stays: {explain(error)}") from None
     print(f"silo {silo.settings.name} has a new certificate, which ends on {ends.date()}")
     print("the next connection shows it, and the old one is worth nothing then; a running node connects anew by itself")
 

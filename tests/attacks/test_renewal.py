@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from dpdd.client.cli import main as client
 from dpdd.client.transport.channel import CHANNEL
 from dpdd.server.transport.authority import Authority, common_name, private_pem
 from dpdd.server.transport.registry import RENEWALS_A_DAY
@@ -74,7 +75,9 @@ def test_a_certificate_request_that_its_key_did_not_sign(here: World) -> None:
     assert code in (grpc.StatusCode.DATA_LOSS, grpc.StatusCode.INVALID_ARGUMENT) and "certificate request" in why
 
 
-def test_a_revoked_silo_does_not_renew_nor_use_what_it_renewed_before(here: World) -> None:
+def test_a_revoked_silo_does_not_renew_nor_use_what_it_renewed_before(
+    here: World, capsys: pytest.CaptureFixture[str]
+) -> None:
     silo, key = here.silo("evil"), ec.generate_private_key(ec.SECP256R1())
     with here.channel(silo) as channel:
         reply = exchange_pb2.RenewReply.FromString(channel.unary_unary(RENEW)(asking("evil", key), timeout=60))
@@ -82,6 +85,8 @@ def test_a_revoked_silo_does_not_renew_nor_use_what_it_renewed_before(here: Worl
         before = certificates(here)
         assert refused(channel, asking("evil")) == (grpc.StatusCode.PERMISSION_DENIED, "silo evil is revoked")
         assert refused(channel, asking("evil", key)) == (grpc.StatusCode.PERMISSION_DENIED, "silo evil is revoked")
+    assert client(["renew", "--silo", str(silo.folder), "--address", f"127.0.0.1:{here.port}"]) == 9
+    assert "the old one stays: silo evil is revoked" in capsys.readouterr().err
     pem = x509.load_der_x509_certificate(reply.certificate).public_bytes(serialization.Encoding.PEM)
     shown = grpc.ssl_channel_credentials(here.coordinator.authority.pem, private_pem(key), pem)
     with (
