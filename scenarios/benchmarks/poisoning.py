@@ -88,6 +88,7 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("--records", type=int, default=1200, metavar="N", help="per silo (default: %(default)s)")
     parser.add_argument("--epsilon", type=float, default=1.0, help="of every silo (default: %(default)s)")
     parser.add_argument("--dirichlet", type=float, metavar="ALPHA", help="classes are shared out by such a draw")
+    parser.add_argument("--attack", choices=tuple(ATTACKS), help="one only (default: all)")
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="with other noise (default: %(default)s)")
 
 
@@ -102,6 +103,7 @@ def _bench(options: argparse.Namespace) -> None:
     scenario = Scenario.model_validate(
         {"name": "poisoning", "data": data, "privacy": {"epsilon": options.epsilon}, "method": {"name": "sps"}}
     )
+    attacks = {options.attack: ATTACKS[options.attack]} if options.attack else ATTACKS
     test = scenario.test_data()
     assert test is not None
     right: dict[tuple[str, tuple[str, str]], list[float]] = {}
@@ -110,7 +112,7 @@ def _bench(options: argparse.Namespace) -> None:
     for seed in range(options.repeats):
         with tempfile.TemporaryDirectory() as folder:
             group, releases = _releases(scenario, Path(folder), seed)
-        for attack, (liars, lie) in ATTACKS.items():
+        for attack, (liars, lie) in attacks.items():
             sent = [*(forged(each, lie) for each in releases[:liars]), *releases[liars:]]
             for rule in RULES:
                 teacher, found = _taught(scenario, group, sent, *rule)
@@ -126,7 +128,7 @@ def _bench(options: argparse.Namespace) -> None:
     rows = [
         [attack, _share(named[attack], ATTACKS[attack][0], options.repeats)]
         + [f"{100.0 * statistics.fmean(right[attack, rule]):.1f}" for rule in RULES]
-        for attack in ATTACKS
+        for attack in attacks
     ]
     print(table(header, rows))
 
