@@ -16,7 +16,7 @@ from dpdd.common.progress import Console
 from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.scenarios.simulator.silos import set_up
 from dpdd.scenarios.simulator.simulate import run
-from dpdd.server.commands.publishing import checked_card
+from dpdd.server.report.verification import checked_run
 from dpdd.server.run.scenario import load_scenario
 
 MADE = made_patients.SCHEMA
@@ -60,7 +60,7 @@ def test_a_table_made_in_code_runs_in_both_modes(tmp_path: Path, mode: str, caps
     product = LabelledSet.load(tmp_path / "run" / "dataset")
     assert product.schema == MADE and not metrics["accuracy"]
     assert np.bincount(product.labels).tolist() == [6, 6] and metrics["dataset"]["rows"] == 12
-    card = checked_card(tmp_path / "run")
+    card = checked_run(tmp_path / "run").card
     assert card["label"] == "readmitted" and len(card["columns"]) == 13
     assert "12 synthetic rows (13 columns)" in " ".join((tmp_path / "run" / "CARD.md").read_text().split())
 
