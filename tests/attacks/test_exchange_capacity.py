@@ -20,10 +20,9 @@ from dpdd.server.transport.service import CALL_THREADS, JOIN_THREADS
 from dpdd.server.transport.streams import STREAM_THREADS
 from dpdd.server.transport.uploads import AT_ONCE
 from dpdd.v1 import exchange_pb2
-from tests.client.silos import make_request
 from tests.server.transport.test_bounds import BEAT, REQUESTS, UPLOAD, Held, half_an_upload, messages, payload
 from tests.server.transport.test_many import LightSilo
-from tests.server.transport.worlds import big_release, until, world
+from tests.server.transport.worlds import big_release, big_request, until, world
 
 
 def test_a_drip_that_is_just_quick_enough_for_each_chunk_is_ended_by_its_average_and_told_why(
@@ -151,7 +150,9 @@ def test_connected_silos_and_waiting_uploads_take_no_threads(tmp_path: Path) -> 
         silos = [LightSilo(f"silo-{number:02d}", here.coordinator) for number in range(40)]
         channels = [stack.enter_context(silo.connect(here.port)) for silo in silos]
         streams = [connect(channel) for channel in channels]
-        request = make_request()
+        request = big_request(10 * CHUNK)
+        here.queue.ask(request.id, request.encode(), [])
+        here.queue.expected(request.id, wait=True)
         here.queue.ask(request.id, request.encode(), [silo.name for silo in silos])
         for stream in streams:
             assert exchange_pb2.RequestEnvelope.FromString(next(stream)).request == request.encode()

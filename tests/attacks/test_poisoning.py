@@ -19,7 +19,7 @@ from dpdd.common.methods.registry import method
 from dpdd.common.methods.request_plan import plan_of
 from dpdd.common.privacy.clipping import FIXED_POINT_ONE
 from dpdd.common.synthesis.statistics import Statistics
-from dpdd.common.wire.release import Release, open_signed
+from dpdd.common.wire.release import Release
 from dpdd.server.aggregation.influence import of_sums
 from dpdd.server.aggregation.plausibility import Design, implausible, noisy_counts
 from dpdd.server.aggregation.rules import RULES, aggregate
@@ -27,6 +27,7 @@ from dpdd.server.aggregation.usable import check_statistics
 from dpdd.server.cli import main as server
 from tests.attacks.test_bad_silo import Forgery, altered, prepared, with_arrays
 from tests.client.silos import CLASSES, make_request, make_silo
+from tests.server.releases import as_asked
 
 REQUEST = make_request(settings={"features": 64})
 MERF: Any = method("dp-merf")
@@ -43,7 +44,7 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> list[Release]:
     releases = []
     for seed, name in enumerate((BAD, "north", "south", "west", "middle")):
         silo = make_silo(folder / name, records=3000, seed=seed, extra=f"[simulation]\nnoise_seed = {seed}")
-        releases.append(open_signed(silo.answer(REQUEST.encode()).data))  # type: ignore[union-attr]
+        releases.append(as_asked(silo.answer(REQUEST.encode()).data, REQUEST))  # type: ignore[union-attr]
     return releases
 
 

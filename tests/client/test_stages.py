@@ -46,7 +46,8 @@ SIMULATED = "[simulation]\nallow_no_noise = true\n"
 def staged_silo(folder: Path, **options: Any) -> Silo:
     make_silo(folder, **options)
     text = (folder / "silo.toml").read_text()
-    (folder / "silo.toml").write_text(text.replace('methods = ["dp-merf"]', 'methods = ["dp-merf", "staged"]'))
+    text = text.replace('methods = ["dp-merf"]', 'methods = ["dp-merf", "staged"]')
+    (folder / "silo.toml").write_text(text + "\n[worker]\nisolation = false\n")  # a worker has no such method
     return Silo(folder)
 
 

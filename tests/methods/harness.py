@@ -462,6 +462,7 @@ def make_silo(
         case = replace(case, shape=(7,) if kind is DataKind.TABLE else (1, 28, 28), table=None)
     data = _data_files(folder, case, count)
     noise = "" if case.private else "[simulation]\nallow_no_noise = true\n"
+    backbones = list(case.entry.backbones(case.values())) if kind is None else []
     (folder / "silo.toml").write_text(
         f"""
 name = "{folder.name}"
@@ -474,7 +475,7 @@ delta = {DELTA}
 methods = ["{case.method}"]
 epsilon_per_request = {epsilon or 1.0}
 approval = "auto"
-backbones = {list(case.entry.backbones(case.values()))}
+backbones = {backbones}
 {noise}
 """
     )

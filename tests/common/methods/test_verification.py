@@ -53,6 +53,8 @@ def stated(request: ReleaseRequest, **changes: Any) -> ReleaseHeader:
         plan.distance,
         True,
         (),
+        "00" * 32,
+        None,
         arrays,
     )
     return replace(header, **changes)
@@ -170,6 +172,6 @@ def test_a_header_is_what_the_arrays_are() -> None:
 
     arrays = {"signal": np.zeros((3, 5), np.int16), "count": np.ones((3, 1))}
     forged = release(arrays)
-    for name in ("request_id", "method", "kind", "guarantee", "distance", "releasable"):
+    for name in ("request_id", "method", "kind", "guarantee", "distance", "releasable", "ledger_entry"):
         object.__setattr__(forged, name, None)
     assert forged.header.arrays == {"signal": ("int16", (3, 5)), "count": ("float64", (3, 1))}

@@ -128,7 +128,7 @@ def test_without_test_data_there_is_a_dataset_and_a_card_and_a_line_that_says_so
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, out = study(tmp_path, 'shape = [1, 12, 12]\nsource = "all.npz"\nsilos = 2'), tmp_path / "run"
-    write_npz(tmp_path / "all.npz", striped(30, patients=3))
+    write_npz(tmp_path / "all.npz", striped(150, patients=3))
     assert main(["run", str(path), "--out", str(out)]) == 0
     said = capsys.readouterr()
     assert said.err.count("nothing is evaluated: the scenario has no test data (data.test)") == 1
@@ -142,14 +142,14 @@ def test_tasks_of_own_data_without_test_data(tmp_path: Path) -> None:
     path.write_text(
         path.read_text().replace('"flat", "rows", "columns"]\nshape', '"flat", "rows", "columns", "7"]\nshape')
     )
-    some = striped(60, patients=3)
-    names = np.where(np.arange(60) % 4 == 3, "7", np.array(CLASSES)[some.labels])
+    some = striped(240, patients=3)
+    names = np.where(np.arange(240) % 4 == 3, "7", np.array(CLASSES)[some.labels])
     np.savez(tmp_path / "all.npz", images=some.features, labels=names)
     assert main(["run", str(path), "--out", str(tmp_path / "run"), "--quiet"]) == 0
     read = held(tmp_path / "run")
     assert sorted(read) == ["east-task-1", "east-task-2", "north-task-1", "north-task-2"]
     sevens = sum(int((records.labels == 1).sum()) for name, records in read.items() if name.endswith("1"))
-    assert sevens == 15, "a class that is called like a number keeps its records"
+    assert sevens == 60, "a class that is called like a number keeps its records"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import pytest
 
 from dpdd.common.errors import ConfigError, DpddError
 from dpdd.common.privacy.clipping import FIXED_POINT_ONE, Layout, class_segment, global_segment, product_segment
-from dpdd.common.wire.release import open_signed
 from dpdd.server.aggregation.precision import combine
 from dpdd.server.aggregation.robust import (
     LARGEST_SHARE,
@@ -20,7 +19,8 @@ from dpdd.server.aggregation.robust import (
     with_capped_counts,
     without_each,
 )
-from tests.server.releases import requested_layout, signed_releases
+from tests.client.silos import make_request
+from tests.server.releases import as_asked, requested_layout, signed_releases
 
 WEIGHT, WIDTH, SIZE = 0.1, 60, 8
 LAYOUT = Layout(
@@ -184,7 +184,7 @@ def test_a_class_that_two_silos_have_is_as_by_precision() -> None:
 
 def test_fewer_than_three_silos_cannot_be_compared(tmp_path: Path) -> None:
     data, _ = signed_releases(tmp_path, ("north", "south", "west"))
-    releases, layout = [open_signed(each) for each in data], requested_layout()
+    releases, layout = [as_asked(each, make_request()) for each in data], requested_layout()
     with pytest.raises(DpddError, match="at least 3, and there are 2: wait for more, or aggregate by sum"):
         robustly(releases[:2], layout, WEIGHT)
     with pytest.raises(ConfigError, match="no class counts"):

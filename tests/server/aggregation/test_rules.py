@@ -49,6 +49,6 @@ def test_silos_are_weighed_by_the_noise_that_was_asked_for(tmp_path: Path) -> No
     release = open_signed(make_silo(tmp_path / "north").answer(request.encode()).data)  # type: ignore[union-attr]
     for rule in RULES:
         with pytest.raises(IntegrityError, match="silo north was not compared with its request"):
-            aggregate([release], LAYOUT, rule, 0.1)
+            aggregate([release] * 3, LAYOUT, rule, 0.1)
     assert noise_of(as_asked(release, request)) == pytest.approx(3.7306, abs=1e-4)
     assert noise_of(release.as_planned(Gaussian(2.0))) == 2.0  # whatever the silo states

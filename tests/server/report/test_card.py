@@ -64,7 +64,7 @@ def test_every_kind_of_product_is_described(tmp_path: Path) -> None:
     finished_run(tmp_path / "table", table())
     assert "records_per_class" not in finished_run(tmp_path / "model", model)
     assert "4 synthetic images (28x28 pixels, 3 channels) in 2 classes" in text_of(tmp_path / "images")
-    assert "5 synthetic rows (2 columns) in 2 classes" in text_of(tmp_path / "table")
+    assert "5 synthetic rows (4 columns) in 2 classes" in text_of(tmp_path / "table")
     assert "A ConvNet of width 4 (8x8 pixels, 1 channel) in 2 classes" in text_of(tmp_path / "model")
 
 

@@ -19,10 +19,10 @@ from dpdd.common.wire.request import ReleaseRequest
 from dpdd.server.run.store import Store
 from dpdd.server.transport.authority import private_pem
 from dpdd.server.transport.coordinator import Coordinator
-from dpdd.v1 import array_pb2, exchange_pb2, release_pb2
-from tests.client.silos import make_request, make_silo
+from dpdd.v1 import exchange_pb2, release_pb2
+from tests.client.silos import make_silo
 from tests.client.transport.bench_upload import Server, measure
-from tests.server.transport.worlds import signed
+from tests.server.transport.worlds import big_release, big_request, signed
 
 SILOS = 200
 WAVES = 5
@@ -55,22 +55,24 @@ class LightSilo:
 def test_two_hundred_silos_at_once(tmp_path: Path) -> None:
     coordinator = Coordinator.initialise(tmp_path / "coordinator")
     silos = [LightSilo(f"silo-{number:03d}", coordinator) for number in range(SILOS)]
-    answer = make_silo(tmp_path / "sample").answer(make_request().encode())
-    sample = release_pb2.SignedRelease.FromString(answer.data).release  # type: ignore[union-attr]
-    release = release_pb2.Release.FromString(sample)
-    del release.arrays[:]
-    release.arrays.add(name="numbers", dtype=array_pb2.DTYPE_UINT8, shape=[SIZE], data=bytes(SIZE))
+    sample = make_silo(tmp_path / "sample")
     server = Server(tmp_path)
     growth = []
     try:
         channels = {silo.name: silo.connect(server.ports["exchange"]) for silo in silos}
         for wave in range(WAVES):
-            request = make_request(stage=wave)
+            request = big_request(SIZE, f"wave-{wave}")
             (tmp_path / "request").write_bytes(request.encode())
-            release.request_id = bytes.fromhex(request.id)
+            answer = release_pb2.SignedRelease.FromString(big_release(sample, request)).release
+            release = release_pb2.Release.FromString(answer)
             barrier = threading.Barrier(SILOS)
 
-            def act(silo: LightSilo, request: ReleaseRequest = request, barrier: threading.Barrier = barrier) -> None:
+            def act(
+                silo: LightSilo,
+                request: ReleaseRequest = request,
+                barrier: threading.Barrier = barrier,
+                release: release_pb2.Release = release,
+            ) -> None:
                 mine = release_pb2.Release()
                 mine.CopyFrom(release)
                 mine.silo = silo.name

@@ -118,7 +118,7 @@ def test_a_group_column_that_is_not_there_or_is_no_name_is_refused(tmp_path: Pat
 @pytest.mark.parametrize(
     ("change", "fragment"),
     [
-        ({"group_column": "g"}, "group_column is for format 'csv' or 'parquet', not 'npz'"),
+        ({"group_column": "g"}, "group_column is for format 'csv' or 'parquet' or 'sql', not 'npz'"),
         ({"format": "csv", "groups_key": "g"}, "groups_key is for format 'npz'"),
         ({"format": "csv", "group_pattern": "(a)"}, "group_pattern is for format 'image-folder'"),
         ({"format": "csv", "group_column": "label"}, "label_column and group_column must differ"),

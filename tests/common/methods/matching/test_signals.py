@@ -230,8 +230,8 @@ def test_constant_auxiliary_images_give_finite_signals(kind: str) -> None:
 
 
 def test_few_networks_are_kept_where_they_are_large() -> None:
-    small = module._affordable(replace(PLAIN, networks=50))
-    large = module._affordable(replace(PLAIN, networks=50, shape=(1, 64, 64), width=256, depth=1, dimensions=500))
+    small = module.kept_networks(replace(PLAIN, networks=50))
+    large = module.kept_networks(replace(PLAIN, networks=50, shape=(1, 64, 64), width=256, depth=1, dimensions=500))
     assert small == 50 and large == 2
 
 
