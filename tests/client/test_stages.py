@@ -456,18 +456,18 @@ def test_the_operator_sees_stages(tmp_path: Path, capsys: pytest.CaptureFixture[
     for stage in range(3):
         files.append(tmp_path / f"{stage}.request")
         files[-1].write_bytes(ask(stage).encode())
-    shown = json.loads(printed(capsys, "plan", files[0], "--silo", home, "--json"))
+    shown = json.loads(printed(capsys, "plan", "--quick", files[0], "--silo", home, "--json"))
     assert (shown["stage"], shown["stages"], shown["fits"], shown["paid_already"]) == (0, 3, True, False)
     assert shown["event"] in shown["event_of_all_stages"] != shown["event"]
-    assert main(["plan", str(files[1]), "--silo", str(home)]) == 6
+    assert main(["plan", "--quick", str(files[1]), "--silo", str(home)]) == 6
     assert "stage 0" in capsys.readouterr().err
     released(silo, ask())
     released(silo, ask(1))
-    out = printed(capsys, "plan", files[2], "--silo", home)
+    out = printed(capsys, "plan", "--quick", files[2], "--silo", home)
     assert "2 of 0..2" in out and "stage 0 reserved for all stages" in out
     other = tmp_path / "other.request"
     other.write_bytes(ask(1, value=0.2).encode())
-    assert main(["plan", str(other), "--silo", str(home)]) == 6
+    assert main(["plan", "--quick", str(other), "--silo", str(home)]) == 6
     assert "another input" in capsys.readouterr().err
     assert "released 2 of 3 stages" in printed(capsys, "budget", "--silo", home)
     out = printed(capsys, "log", "--silo", home)
