@@ -164,7 +164,7 @@ def test_a_run_over_the_exchange_goes_on_at_quorum_and_names_the_liar(
     scenario.write_text(OWN.format(quorum=quorum))
     request = request_of(load_scenario(str(scenario)))
     with world(tmp_path) as here:
-        silos = [here.silo(name) for name in ("east", "north", "south")]
+        silos = [here.silo(name, records=3000) for name in ("east", "north", "south")]  # far above the noise
         roster = here.coordinator.registry.roster()
         run = Run(load_scenario(str(scenario)), tmp_path / "run", roster, Console(quiet=True), rehearsal=None)
         grid = ExchangeGrid(here.queue, roster, Deadline(240.0, quorum))
