@@ -136,9 +136,7 @@ def answers_of(classifier: Classifier, test: TestData) -> Answers:
     return Answers.joined(parts)
 
 
-def scores(
-    classifiers: Sequence[Classifier], test: TestData, metrics: Sequence[str] = (ACCURACY,)
-) -> dict[str, Score]:
+def scores(classifiers: Sequence[Classifier], test: TestData, metrics: Sequence[str] = (ACCURACY,)) -> dict[str, Score]:
     """The accuracy of the classifiers, one value each, and their scores in all other `metrics`."""
     once = {id(classifier): classifier for classifier in classifiers}  # who draws nothing is the same in every run
     answers = {key: answers_of(classifier, test) for key, classifier in once.items()}
