@@ -15,9 +15,9 @@ a row of a table with a number that is no code of its column. Where finite pixel
 finite, the model has no answer, which counts as its worst: wrong, or the bin farthest from the class.
 Adaptivity: the models may have been made from earlier releases of the same silo. The Gaussian's sensitivity and noise
 are the same whatever they are, and the ledger composes it with everything before as for any adaptively chosen release.
-Public: class list, shape, a table's schema, the models with all their weights, bins, m. Private: everything else, class counts and the
-number of records included. Which records are read (all, or those held out: `dpdd.client.holdout`) is decided record by
-record; the ledger charges the full event and assumes nothing about what other releases read.
+Public: class list, shape, a table's schema, the models with all their weights, bins, m. Private: everything else, class
+counts and the number of records included. Which records are read (all, or those held out: `dpdd.client.holdout`) is
+decided record by record; the ledger charges the full event and assumes nothing about what other releases read.
 """
 
 from __future__ import annotations

@@ -40,9 +40,9 @@ class AtSilosSection(Settings):
 
     `models` of images: `convnet`, the first network of that learner (left out, it alone); `model`, a product that is
     one. Of tables: `linear`, logistic regression that learnt from the synthetic rows (left out, it alone). Of both:
-    `teacher`, the classifier of the set. m models have √m times the noise. `bins`, for two classes, asks for the score in so many bins instead
-    of right and wrong answers: gives ROC-AUC, and an accuracy with √(bins / 2) times the noise. `holdout` is the share
-    that simulated silos set aside; real ones decide for themselves.
+    `teacher`, the classifier of the set. m models have √m times the noise. `bins`, for two classes, asks for the score
+    in so many bins instead of right and wrong answers: gives ROC-AUC, and an accuracy with √(bins / 2) times the noise.
+    `holdout` is the share that simulated silos set aside; real ones decide for themselves.
     """
 
     epsilon: Annotated[float, Field(gt=0.0)]
