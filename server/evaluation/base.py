@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from dpdd.common.synthesis.labelled_set import LabelledSet
 
 Classifier: TypeAlias = "Callable[[Tensor], Tensor]"
-"""Records ↦ a logit (an unnormalised log probability) for every class; records are images in [0, 1], or rows of codes."""
+"""Records (images in [0, 1], or rows of codes) ↦ a logit (an unnormalised log probability) for every class."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,6 +29,7 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from dpdd.common.data.labelled_images import LabelledImages
+from dpdd.common.data.labelled_rows import LabelledRows
 from dpdd.common.errors import ConfigError
 from dpdd.common.methods.base import DataKind, RunDescription
 from dpdd.common.methods.registry import method
@@ -59,6 +60,7 @@ def learn(run: Run, grid: Grid) -> dict[str, Any]:
     assert scenario.continual is not None
     public = run.public_backbone()
     test = run.test_data()
+    assert not isinstance(test, LabelledRows)  # a scenario with a table and tasks is refused
     tasks = scenario.continual.split(scenario.schema.classes)
     silos = _silos_by_task(run, len(tasks))
     stages: list[list[Stage]] = []

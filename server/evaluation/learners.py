@@ -1,4 +1,4 @@
-"""The learners: who may train on a synthetic set. A learner is an entry in `LEARNERS`; those of images are classes here.
+"""The learners: who may train on a synthetic set. A learner is an entry in `LEARNERS`; those of images are here.
 
 What trains is in a module of its own, which needs torch or scikit-learn and is loaded when it is used.
 
@@ -6,9 +6,7 @@ What trains is in a module of its own, which needs torch or scikit-learn and is 
 'linear probe of gray28'
 >>> learner("oracle")
 Traceback (most recent call last):
-dpdd.common.errors.ConfigError: there is no learner 'oracle'; known are convnet, probe, fine-tune, ensemble for images, \
-logistic-regression, gaussian-nb, bernoulli-nb, linear-svc, decision-tree, lda, adaboost, bagging, random-forest, \
-gradient-boosting, mlp, xgboost for tables
+dpdd.common.errors.ConfigError: there is no learner 'oracle'; known are convnet, ... for images, ... for tables
 """
 
 from __future__ import annotations

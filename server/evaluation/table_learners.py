@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class TableLearner(Learner):
-    """A classifier of scikit-learn or XGBoost. Where `draws` is false it uses no random numbers, and is trained once."""
+    """A classifier of scikit-learn or XGBoost; one that `draws` no random numbers is trained once."""
 
     kind: ClassVar[DataKind] = DataKind.TABLE
 
@@ -44,7 +44,7 @@ class TableLearner(Learner):
         check_installed([self])
         from dpdd.server.evaluation.classical import trained
 
-        return trained(self, dataset, settings, seed, progress)
+        return [*trained(self, dataset, settings, seed, progress)]
 
 
 TABLE_LEARNERS = (

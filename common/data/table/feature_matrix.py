@@ -6,8 +6,8 @@ that beside it, with 1/2 for the place. Nothing is fitted to any record.
 
 >>> from dpdd.common.data.table.columns import Categorical, Numeric
 >>> schema = TableSchema(label="sick", columns=(
-...     Numeric(name="age", low=0, high=100, bins=5, missing=True), Categorical(name="ward", categories=("heart", "lung")),
-...     Categorical(name="sick", categories=("no", "yes"))))
+...     Numeric(name="age", low=0, high=100, bins=5, missing=True),
+...     Categorical(name="ward", categories=("heart", "lung")), Categorical(name="sick", categories=("no", "yes"))))
 >>> feature_names(schema)
 ('age', 'age missing', 'ward = heart', 'ward = lung')
 >>> feature_matrix(schema, np.array([[1, 0], [5, 1]], np.float32)).tolist()
