@@ -62,7 +62,7 @@ def trained(
 
 
 def subset(labels: NDArray[np.int64], most: int, seed: int) -> NDArray[np.int64]:
-    """Positions of at most so many rows, in their order: of every class the same share, rounded up.
+    """Positions of at most so many rows, in their order: of every class the same share, and one row at least.
 
     >>> subset(np.array([0] * 8 + [1] * 2), 5, seed=0).tolist()
     [1, 3, 4, 6, 8]
@@ -73,7 +73,7 @@ def subset(labels: NDArray[np.int64], most: int, seed: int) -> NDArray[np.int64]
     taken = []
     for label in np.unique(labels):
         own = order[labels[order] == label]
-        taken.append(own[: -(-most * len(own) // len(labels))])
+        taken.append(own[: max(1, most * len(own) // len(labels))])
     return np.sort(np.concatenate(taken))
 
 
