@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics as sklearn_metrics
 
@@ -131,6 +131,7 @@ def drawn(seed: int, count: int, classes: int, levels: int) -> tuple[Answers, np
     return Answers(scores, generator.integers(0, classes, count)), labels
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(5, 60), st.integers(2, 5), st.sampled_from([1, 4, 1000]))
 def test_metrics_are_those_of_scikit_learn(seed: int, count: int, classes: int, levels: int) -> None:
     answers, labels = drawn(seed, count, classes, levels)
