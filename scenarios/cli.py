@@ -55,6 +55,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run.add_argument(
         "--workers", type=int, metavar="N", help="processes that synthesise images (default: one per processor or GPU)"
     )
+    run.add_argument(
+        "--real",
+        action="store_true",
+        help="for comparison, also train the evaluation's classifiers on the real rows of the simulated silos (tables)",
+    )
     run.add_argument("--no-rehearsal", action="store_true", help="ask the silos without a dry round before")
     run.add_argument("--quiet", action="store_true", help="no progress")
     run.add_argument("--json", action="store_true", help="print metrics.json instead of a summary")
@@ -117,6 +122,7 @@ def _run(options: argparse.Namespace) -> None:
         runner=runner,
         dataset=options.source,
         rehearsal=not options.no_rehearsal,
+        real=options.real,
     )
     if options.json:
         print_json(metrics)

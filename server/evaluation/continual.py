@@ -29,14 +29,15 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from dpdd.common.data.labelled_images import LabelledImages
+from dpdd.common.data.labelled_rows import LabelledRows
 from dpdd.common.errors import ConfigError
-from dpdd.common.methods.base import RunDescription
+from dpdd.common.methods.base import DataKind, RunDescription
 from dpdd.common.methods.registry import method
 from dpdd.common.models.backbone import Backbone
 from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.common.synthesis.priors import ClassCounts, Priors, shares
 from dpdd.common.synthesis.teacher import Teacher
-from dpdd.server.evaluation.base import Score
+from dpdd.server.evaluation.base import Answers, Score
 from dpdd.server.evaluation.scoring import ACCURACY, absent_classes, described, logits_of, measured, train_learners
 from dpdd.server.run.pipeline import Run, Stage, class_counts
 from dpdd.server.run.requests import request_groups
@@ -59,6 +60,7 @@ def learn(run: Run, grid: Grid) -> dict[str, Any]:
     assert scenario.continual is not None
     public = run.public_backbone()
     test = run.test_data()
+    assert not isinstance(test, LabelledRows)  # a scenario with a table and tasks is refused
     tasks = scenario.continual.split(scenario.schema.classes)
     silos = _silos_by_task(run, len(tasks))
     stages: list[list[Stage]] = []
@@ -194,10 +196,14 @@ def _score(
         logits = [[logits_of(classifier, part) for part in parts] for classifier in classifiers]
         scores[name] = TaskScores(
             [
-                measured([answers[task] for answers in logits], part.labels, ())[ACCURACY]
+                measured([Answers.of_logits(answers[task]) for answers in logits], part.labels, ())[ACCURACY]
                 for task, part in enumerate(parts)
             ],
-            measured([np.concatenate(answers) for answers in logits], labels, settings.metrics),
+            measured(
+                [Answers.of_logits(np.concatenate(answers)) for answers in logits],
+                labels,
+                settings.metrics_of(DataKind.IMAGE),
+            ),
         )
     return scores
 

@@ -1,7 +1,10 @@
 """The section `[evaluation]` of a scenario: who learns from the product, how, and what is measured.
 
->>> EvaluationSection(learners=("convnet", "probe")).metrics
+>>> section = EvaluationSection(learners=("convnet", "probe"))
+>>> section.metrics_of(DataKind.IMAGE)
 ('accuracy', 'balanced-accuracy', 'macro-roc-auc')
+>>> len(EvaluationSection().learners_of(DataKind.TABLE))
+12
 """
 
 from __future__ import annotations
@@ -13,11 +16,12 @@ from pydantic import Field, field_validator, model_validator
 
 from dpdd.common.config import Settings
 from dpdd.common.errors import ConfigError
+from dpdd.common.methods.base import DataKind
 from dpdd.common.methods.evaluation.settings import MOST_BINS
 from dpdd.common.privacy.accounting import LARGEST_EPSILON
 from dpdd.server.evaluation.learner_settings import FineTuneSettings, Labels, LearnerSettings, ProbeSettings
-from dpdd.server.evaluation.learners import LEARNERS, learner
-from dpdd.server.evaluation.metrics import metric
+from dpdd.server.evaluation.learners import DEFAULT_LEARNERS, LEARNERS, learner, learners_for
+from dpdd.server.evaluation.metrics import DEFAULT_METRICS, metric
 
 __all__ = ["AtSilosSection", "EvaluationSection", "FineTuneSettings", "Labels", "LearnerSettings", "ProbeSettings"]
 
@@ -51,37 +55,56 @@ class AtSilosSection(Settings):
 class EvaluationSection(LearnerSettings):
     """Who learns from the synthetic set, how (`LearnerSettings`), and what is measured on real test data.
 
-    `learners`: `convnet`, from scratch; `probe`, `fine-tune` and `ensemble`, the fine-tuned networks together, from the
-    public `backbone` (left out: the method's own). `metrics`: left out, `balanced-accuracy` and `macro-roc-auc` beside
-    `accuracy`, which is always measured. `runs = 0` trains nobody. `at_silos` asks the silos for an evaluation on
-    records that nobody else may see.
+    `learners` of images: `convnet`, from scratch (left out, it alone); `probe`, `fine-tune` and `ensemble`, the
+    fine-tuned networks together, from the public `backbone` (left out: the method's own). Of tables: twelve classifiers
+    (left out, all of them). `metrics`: left out, `balanced-accuracy` and `macro-roc-auc` beside `accuracy`, which is
+    always measured; of tables, all that there are. `runs = 0` trains nobody. `at_silos` asks the silos for an
+    evaluation on records that nobody else may see.
     """
 
     renamed: ClassVar[Mapping[str, str]] = {**LearnerSettings.renamed, "downstream": "learners"}
 
-    learners: tuple[str, ...] = ("convnet",)
-    metrics: tuple[str, ...] = ("accuracy", "balanced-accuracy", "macro-roc-auc")
+    learners: tuple[str, ...] | None = None
+    metrics: tuple[str, ...] | None = None
     backbone: str | None = None
     at_silos: AtSilosSection | None = None
 
     @field_validator("learners")
     @classmethod
-    def _known_learners(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        return _all_known(names, learner)
+    def _known_learners(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        return names and _all_known(names, learner)
 
     @field_validator("metrics")
     @classmethod
-    def _known_metrics(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        return _all_known(names, metric)
+    def _known_metrics(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        return names and _all_known(names, metric)
+
+    def learners_of(self, kind: DataKind) -> tuple[str, ...]:
+        """Who learns from such records, where `check_kind` has nothing to say."""
+        return DEFAULT_LEARNERS[kind] if self.learners is None else self.learners
+
+    def metrics_of(self, kind: DataKind) -> tuple[str, ...]:
+        """What is measured."""
+        return DEFAULT_METRICS[kind] if self.metrics is None else self.metrics
+
+    def check_kind(self, kind: DataKind) -> None:
+        """ConfigError where a learner is named that does not take such records."""
+        for name in self.learners_of(kind):
+            if LEARNERS[name].kind is not kind:
+                own, other = ("images", "a table") if kind is DataKind.TABLE else ("a table", "images")
+                raise ConfigError(
+                    f"evaluation.learners: {name} learns from {own}, and the records are {other}; "
+                    f"for {other} there are {', '.join(learners_for(kind))}"
+                )
 
     @model_validator(mode="after")
     def _enough_runs(self) -> EvaluationSection:
-        for name in self.learners:
+        for name in self.learners or ():
             least = LEARNERS[name].least_runs
             if 0 < self.runs < least:
                 raise ValueError(f"learner {name} needs at least {least} networks: ask for runs = {least} or more")
         asked = () if self.at_silos is None else self.at_silos.models
-        if "convnet" in asked and not (self.runs and "convnet" in self.learners):
+        if "convnet" in asked and not (self.runs and "convnet" in self.learners_of(DataKind.IMAGE)):
             raise ValueError("at_silos.models names convnet, which must be one of learners, with runs = 1 or more")
         return self
 

@@ -19,7 +19,7 @@ from dpdd.common.synthesis.product import Product
 from dpdd.common.synthesis.product_files import TEACHER, file_sha256
 from dpdd.common.wire.release import Release
 from dpdd.server.report.card_text import markdown
-from dpdd.server.report.scores import learner_facts
+from dpdd.server.report.scores import learner_facts, together_facts
 from dpdd.server.run.roster import Roster
 from dpdd.server.run.scenario import Scenario
 from dpdd.server.run.store import Store
@@ -158,4 +158,4 @@ def _evaluation(scenario: Scenario, scores: Mapping[str, Any]) -> dict[str, Any]
     if not scores.get("accuracy"):
         return {}
     test_data = f"the test data of {scenario.data.dataset}" if scenario.data.dataset else "the coordinator's test data"
-    return {"evaluation": {"test_data": test_data, "learners": learner_facts(scores)}}
+    return {"evaluation": {"test_data": test_data, "learners": learner_facts(scores), **together_facts(scores)}}

@@ -11,7 +11,7 @@ from dpdd.common.privacy import events
 from dpdd.common.synthesis.product_files import TEACHER
 from dpdd.server.report.joining import joining_text
 from dpdd.server.report.product import in_words
-from dpdd.server.report.scores import at_silos_table, facts_table
+from dpdd.server.report.scores import at_silos_table, facts_table, left_out_lines
 
 
 def markdown(card: Mapping[str, Any]) -> str:
@@ -116,8 +116,9 @@ def evaluation_text(card: Mapping[str, Any]) -> str:
     """What learners reached on which test data; empty where nothing was evaluated."""
     parts = []
     if evaluation := card.get("evaluation"):
+        shown = "\n".join([facts_table(evaluation["learners"], evaluation), *left_out_lines(evaluation)])
         parts.append(
-            f"Measured on {evaluation['test_data']}.\n\n```\n{facts_table(evaluation['learners'])}\n```\n\n"
+            f"Measured on {evaluation['test_data']}.\n\n```\n{shown}\n```\n\n"
             "Test figures are no part of the privacy claim above: they are exact figures of that test data, which\n"
             "no noise protects."
         )

@@ -29,6 +29,7 @@ from dpdd.server.evaluation.at_silos import (
     histograms,
     sent_models,
 )
+from dpdd.server.evaluation.base import Answers
 from dpdd.server.evaluation.metrics import accuracy, balanced_accuracy
 from dpdd.server.evaluation.settings import AtSilosSection, EvaluationSection
 from dpdd.server.report.scores import tables
@@ -100,8 +101,10 @@ def test_without_noise_figures_are_the_metrics(classes: int) -> None:
     assert variance == 0.0
     for model in range(2):
         shown = figures(counts[model], variance, request.classes, 0)
-        assert shown["accuracy"]["mean"] == pytest.approx(accuracy(logits[model], labels), abs=1e-5)
-        assert shown["balanced-accuracy"]["mean"] == pytest.approx(balanced_accuracy(logits[model], labels), abs=1e-5)
+        assert shown["accuracy"]["mean"] == pytest.approx(accuracy(Answers.of_logits(logits[model]), labels), abs=1e-5)
+        assert shown["balanced-accuracy"]["mean"] == pytest.approx(
+            balanced_accuracy(Answers.of_logits(logits[model]), labels), abs=1e-5
+        )
         assert shown["records"] == pytest.approx(400, rel=1e-5)
 
 
