@@ -21,6 +21,7 @@ from dpdd.server.evaluation.metrics import METRICS, Metric
 _TITLES = {
     **{name: learner.title for name, learner in LEARNERS.items()},
     **{name: bundled.title for name, bundled in BUNDLED.items()},
+    "linear": "logistic regression on one-hot cells",
 }
 
 _LEARNT_FROM = {

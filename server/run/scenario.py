@@ -267,8 +267,6 @@ class Scenario(Settings):
             return self
         if self.continual is not None:
             raise ValueError("continual tasks are for images: leave continual out, or declare images")
-        if self.evaluation.at_silos is not None:
-            raise ValueError("evaluation.at_silos is for images: leave it out, or declare images")
         return self
 
     @model_validator(mode="after")

@@ -153,7 +153,7 @@ def test_what_is_for_images_is_refused(tmp_path: Path) -> None:
     for more, sentence in (
         ("[continual]\ntasks = 2", "continual tasks are for images"),
         ('[evaluation]\nlearners = ["probe"]', r"evaluation\.learners: probe learns from images"),
-        ("[evaluation.at_silos]\nepsilon = 1.0", r"evaluation\.at_silos is for images"),
+        ('[evaluation.at_silos]\nepsilon = 1.0\nmodels = ["convnet"]', r"evaluation\.at_silos\.models names convnet"),
     ):
         path = study(tmp_path / "study", 'dataset = "made-patients"', "")
         text = path.read_text().replace("@mode@", "centralised")
