@@ -19,6 +19,7 @@ from dpdd.common.synthesis.product import Product
 from dpdd.common.synthesis.product_files import TEACHER, file_sha256
 from dpdd.common.wire.release import Release
 from dpdd.server.report.card_text import markdown
+from dpdd.server.report.comparison import MARGINALS
 from dpdd.server.report.scores import learner_facts, together_facts
 from dpdd.server.run.roster import Roster
 from dpdd.server.run.scenario import Scenario
@@ -133,6 +134,8 @@ def write_card(
         **(joining or {}),
         **({"warnings": warnings} if (warnings := store.warnings([row["silo"] for row in rows])) else {}),
         **_evaluation(scenario, scores),
+        **({"fidelity": scores["fidelity"]} if "fidelity" in scores else {}),
+        **({"marginals": f"dataset/{MARGINALS}"} if (folder / "dataset" / MARGINALS).exists() else {}),
         **({"at_silos": scores["at_silos"]} if judged else {}),
     }
     (folder / "card.json").write_text(json.dumps(card, indent=2, ensure_ascii=False) + "\n")

@@ -41,6 +41,7 @@ from dpdd.server.evaluation.at_silos import check as check_at_silos
 from dpdd.server.evaluation.at_silos import sent_models
 from dpdd.server.evaluation.scoring import TestData, Trained, evaluate, train_learners
 from dpdd.server.report.card import evaluation_rows, privacy_rows, write_card
+from dpdd.server.report.comparison import compare_table
 from dpdd.server.run.addressing import group_for, silos_of
 from dpdd.server.run.checks import backbone_in_words
 from dpdd.server.run.dry_round import DryRound, RehearsalDeadline
@@ -262,6 +263,7 @@ class Run:
     ) -> dict[str, Any]:
         """Write the dataset, the card and `metrics.json`; returns what the latter holds."""
         digest = product.save(self.folder / "dataset")
+        more |= compare_table(product, self.scenario, self.folder / "dataset")
         releases = [release for stage in stages for release in stage.releases]
         evaluation: Sequence[Release] = ()
         if evaluated is not None:

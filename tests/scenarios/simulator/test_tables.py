@@ -22,6 +22,7 @@ from dpdd.scenarios.simulator.silos import set_up
 from dpdd.scenarios.simulator.simulate import run
 from dpdd.server.evaluation.metrics import METRICS
 from dpdd.server.evaluation.scoring import evaluate
+from dpdd.server.publish.export import export
 from dpdd.server.report.verification import checked_run
 from dpdd.server.run.scenario import load_scenario
 
@@ -76,6 +77,39 @@ def test_a_table_made_in_code_runs_in_both_modes(tmp_path: Path, mode: str) -> N
     assert "12 synthetic rows (13 columns)" in " ".join(text.split())
     assert "mean of 2 learners" in text and "Measured on the test data of made-patients" in text
     assert card["evaluation"]["mean_over_learners"] == metrics["mean_over_learners"]
+    facts = metrics["fidelity"]
+    assert (facts["rows"], facts["real_rows"], facts["pairs"]) == (12, 4000, 91) and card["fidelity"] == facts
+    assert 0.0 < facts["one_way"] < facts["two_way"] < facts["three_way"] < 1.0
+    assert "distance to 4000 test rows" in text and "](dataset/marginals.png)" in text
+    out = tmp_path / "export"
+    export(tmp_path / "run", card, out, checked_run(tmp_path / "run").requests)
+    picture = (out / "dataset" / "marginals.png").read_bytes()
+    assert picture == (tmp_path / "run" / "dataset" / "marginals.png").read_bytes() and checked_run(out)
+
+
+def test_without_an_evaluation_the_picture_has_synthetic_rows_alone(tmp_path: Path) -> None:
+    data = 'dataset = "made-patients"\nrecords_per_silo = 400\nsilos = 1'
+    path = study(tmp_path / "study", data)
+    path.write_text(path.read_text().replace("@mode@", "centralised") + "[evaluation]\nruns = 0\n")
+    metrics = run(str(path), load_scenario(str(path)), tmp_path / "run", Console(quiet=True), noise_seed=1)
+    card = checked_run(tmp_path / "run").card
+    assert "fidelity" not in metrics and "fidelity" not in card
+    assert card["marginals"] == "dataset/marginals.png" and (tmp_path / "run" / "dataset" / "marginals.png").exists()
+
+
+def test_silos_may_differ_in_a_column(tmp_path: Path) -> None:
+    data = 'dataset = "made-patients"\nsilos = 3\npartition = "dirichlet"\npartition_by = "diagnosis"\nalpha = 0.2'
+    path = study(tmp_path / "study", data)
+    path.write_text(path.read_text().replace("@mode@", "centralised"))
+    set_up(load_scenario(str(path)), tmp_path / "run", Console(quiet=True))
+    at = [column.name for column in MADE.features].index("diagnosis")
+    counts = []
+    for home in sorted((tmp_path / "run" / "silos").iterdir()):
+        silo = Silo(home)
+        counts.append(
+            np.bincount(formats.load(silo.settings.data, silo.folder).features[:][:, at].astype(int), minlength=5)
+        )
+    assert np.sum(counts) == 12_000 and (np.array(counts) / np.sum(counts, axis=0)).max() > 0.8
 
 
 def test_one_source_is_split_over_silos_and_tests_by_family(tmp_path: Path) -> None:
