@@ -90,14 +90,10 @@ epsilon = 1.0
 delta = 1e-5
 
 [method]
-name = "dp-merf"
-[method.settings]
-features = 1000
+name = "sps-table"
 
 [synthesis]
-images_per_class = 500
-[synthesis.settings]
-steps = 500
+rows_per_class = 1000
 """
 
 
@@ -114,7 +110,7 @@ epsilon = 1.0
 delta = 2e-5
 
 [policy]
-methods = ["dp-merf"]
+methods = ["sps-table"]
 epsilon_per_request = 1.0
 approval = "auto"
 """

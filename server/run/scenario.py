@@ -133,7 +133,14 @@ class SynthesisSection(Settings):
     `priors` are the shares of the classes that labels, teacher and learners assume: `as-released` (those of the noisy
     counts), `equal`, or a table of shares. Left out, they are as the method fits them: right for classes of about the
     same size. A set has as many images of every class, whatever the priors, and other ones ask nobody anew.
+
+    Of a table, the first two keys may be called `rows_per_class` and `rows_per_silo`.
     """
+
+    synonyms: ClassVar[Mapping[str, str]] = {
+        "rows_per_class": "images_per_class",
+        "rows_per_silo": "images_per_silo",
+    }
 
     images_per_class: Annotated[int, Field(ge=1)] = 50
     images_per_silo: Annotated[int, Field(ge=1)] | None = None
