@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from dpdd.common.methods.base import Method, RunDescription
 from dpdd.common.methods.sps_table.settings import MethodSettings, SynthesisSettings
 from dpdd.common.privacy.clipping import Layout
+from dpdd.common.privacy.counting import BLOCK, COPIES
 
 if TYPE_CHECKING:
     from dpdd.common.synthesis.labelled_set import LabelledSet
@@ -32,6 +33,10 @@ class SPSTable(Method[MethodSettings, SynthesisSettings], family="sps_table"):
     def count_weight(self, settings: MethodSettings, stage: int) -> float:
         """A coordinate of its own in the same vector."""
         return settings.count_weight
+
+    def working_memory(self, settings: MethodSettings, run: RunDescription, stage: int) -> int:
+        """The places of a block of records: in the columns, and in both factors of the pairs."""
+        return 3 * COPIES * BLOCK * 8 * (len(run.columns) + 1)
 
     def synthesise(
         self,
