@@ -21,6 +21,8 @@ from pydantic import Field, model_validator
 
 from dpdd.common.config import Settings
 
+UNKNOWN = "?"
+"""What `dpdd-client describe` writes for what is not public; alone, it is no list of categories."""
 MOST_CODES = 4096
 """The most bins, categories or levels of a column."""
 _WIDEST = 1e15
@@ -119,7 +121,7 @@ class Numeric(_Binned):
         inner = self.from_scale(ends[0 if apart else 1 : -1])
         if not self.integer:
             return np.concatenate([[self.low], inner, [top]])
-        inner = np.ceil(inner - 1e-9 * np.maximum(1.0, np.abs(inner)))
+        inner = np.ceil(inner - 1e-9 * np.maximum(1.0, np.abs(inner))) + 0.0  # no -0
         return np.unique(np.concatenate([[self.low], inner[(inner > self.low) & (inner < top)], [top]]))
 
     def to_scale(self, numbers: npt.ArrayLike) -> Floats:
@@ -190,6 +192,8 @@ class _Listed(_Column):
     def _check_categories(self) -> Self:
         if not 1 <= len(self.categories) <= MOST_CODES:
             raise ValueError(f"categories must list 1 to {MOST_CODES} values")
+        if {*self.categories} - {"other"} == {UNKNOWN}:
+            raise ValueError(f'categories must be filled in: "{UNKNOWN}" stands for what nobody has said yet')
         seen: set[str] = set()
         for category in self.categories:
             if not category or category != category.strip():

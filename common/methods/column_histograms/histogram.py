@@ -4,9 +4,10 @@ Every cell has independent Gaussian noise of one known standard deviation s, so 
 cells stands out where its sum is more than z·s√n, with z so large that no window of any column would, of all that are
 tried, with probability 1 - `ALARM` if there were no records at all: then records are in it for sure. The range of a
 column reaches from the first window that stands out, counted by its right end, to the last, by its left end. Outside of
-it there may be records, but none that are told from noise.
+it there may be records, but none that are told from noise; how many is the difference of three noisy figures: all
+records, those without a value, those in the range.
 
-A quantile q of what is in the range: with L cells on the left of an edge and n in all, D = (1 - q) Σ_left - q Σ_right
+A quantile q of the values in the range: with L of its n cells on the left of an edge, D = (1 - q) Σ_left - q Σ_right
 is 0 where the quantile is, and has noise s √((1-q)² L + q² (n-L)). An edge where D is certainly negative has the
 quantile on its right, one where D is certainly positive on its left: `CERTAIN` standard deviations.
 
@@ -97,6 +98,12 @@ class Histogram:
             if out[-1] > last_start:
                 stop, last_start = int(out[-1]) + length, int(out[-1])
         return (start, stop) if stop else None
+
+    def outside(self, records: float, spread: float) -> tuple[float, float]:
+        """How many records, of so many with such a standard deviation, have a value elsewhere; and its own."""
+        start, stop = self.range or (0, 0)
+        rest = records - self.missing - float(self.values[start:stop].sum())
+        return rest, math.hypot(spread, self.noise * math.sqrt(stop - start + self.column.missing))
 
     def quantile(self, share: float) -> Quantile:
         """Of the values in the range, which there has to be, for numbers and days."""

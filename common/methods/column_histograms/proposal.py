@@ -30,6 +30,8 @@ RARE = 0.001
 FEW_MISSING = 0.01
 _FEW_CELLS = 2
 _NEAR = 0.1
+_STEPS = 20
+"""Bounds are multiples of a round number, about so many of which lie between them."""
 _DAY_ZERO = datetime.date(1970, 1, 1)
 _MANY_DAYS = 5 * 365
 
@@ -45,11 +47,11 @@ class ProposedColumn:
 
 def proposals(found: Sequence[Histogram], label: str) -> tuple[ProposedColumn, ...]:
     """One for each column, in order."""
-    records, _ = record_count(found)
-    return tuple(_proposed(each, max(records, 1.0), is_label=each.column.name == label) for each in found)
+    counted, spread = record_count(found)
+    return tuple(_proposed(each, max(counted, 1.0), spread, is_label=each.column.name == label) for each in found)
 
 
-def _proposed(found: Histogram, records: float, *, is_label: bool) -> ProposedColumn:
+def _proposed(found: Histogram, records: float, spread: float, *, is_label: bool) -> ProposedColumn:
     within = CERTAIN * found.noise
     figures: dict[str, Any] = {"name": found.column.name, "within": within}
     missing, about = bool(found.column.missing), []
@@ -58,7 +60,7 @@ def _proposed(found: Histogram, records: float, *, is_label: bool) -> ProposedCo
         missing = found.missing + within >= FEW_MISSING * records
         about = [f"{_percent(found.missing, records)} ± {100 * within / records:.2g} % have no value"]
     if found.numeric is not None:
-        column, why, more = _bounds(found)
+        column, why, more = _bounds(found, records, spread)
     elif isinstance(found.column, Categorical) and not is_label:
         column, why, more = _frequent(found, records)
     else:
@@ -67,7 +69,7 @@ def _proposed(found: Histogram, records: float, *, is_label: bool) -> ProposedCo
     return ProposedColumn(same, "; ".join([why, *about]), {**figures, **more})
 
 
-def _bounds(found: Histogram) -> tuple[Column, str, dict[str, Any]]:
+def _bounds(found: Histogram, records: float, spread: float) -> tuple[Column, str, dict[str, Any]]:
     numeric = found.numeric
     assert numeric is not None
     if found.range is None:
@@ -81,10 +83,19 @@ def _bounds(found: Histogram) -> tuple[Column, str, dict[str, Any]]:
         column = Date(name=found.column.name, first=first, last=last, missing=found.column.missing)
     else:
         column = _number(numeric, low.low, median.value, high.high)
+    rest, off = found.outside(records, spread)
+    first_edge, last_edge = (float(numeric.edges[at]) for at in found.range)
     figures = {
-        "quantiles": [{"share": q.share, "value": q.value, "from": q.low, "to": q.high} for q in (low, median, high)]
+        "range": [first_edge, last_edge],
+        "outside": rest,
+        "outside_within": CERTAIN * off,
+        "quantiles": [{"share": q.share, "value": q.value, "from": q.low, "to": q.high} for q in (low, median, high)],
     }
-    where = f"1 % below {_shown(low, found)}, half below {_shown(median, found)}, 99 % below {_shown(high, found)}"
+    where = (
+        f"from {_value(first_edge, found)} to {_value(last_edge, found)}, and {_percent(rest, records)} ± "
+        f"{100 * CERTAIN * off / records:.2g} % elsewhere; of the former 1 % below {_shown(low, found)}, half below "
+        f"{_shown(median, found)}, 99 % below {_shown(high, found)}"
+    )
     if cells <= _FEW_CELLS:
         where += f"; all in {cells} bin{'s' if cells > 1 else ''} of the draft, so a narrower draft would show more"
     return column, where, figures
@@ -94,7 +105,7 @@ def _number(draft: Numeric, low: float, median: float, high: float) -> Numeric:
     """Between round numbers around `low` and `high`, on the scale that spreads the values better."""
     top = high - 1 if draft.integer else high  # the last edge of integers is one above them
     least = 1.0 if draft.integer else 0.0
-    step = max(10.0 ** (math.floor(math.log10(max(top - low, 1e-300))) - 1), least)
+    step = max(_round_step((top - low) / _STEPS), least)
     start, end = max(math.floor(low / step) * step, draft.low), min(math.ceil(top / step) * step, draft.high)
     logarithmic = start >= 0.0 and median - start < _NEAR * (end - start)
     if logarithmic and low > 0.0:  # the same digit of a smaller number
@@ -111,6 +122,16 @@ def _number(draft: Numeric, low: float, median: float, high: float) -> Numeric:
         integer=draft.integer,
         missing=draft.missing,
     )
+
+
+def _round_step(least: float) -> float:
+    """The smallest of ..., 0.1, 0.2, 0.5, 1, 2, 5, 10, ... that is not below `least`.
+
+    >>> [_round_step(each) for each in (3.7, 0.11, 1.0, 70.0)]
+    [5.0, 0.2, 1.0, 100.0]
+    """
+    power = 10.0 ** math.floor(math.log10(max(least, 1e-300)))
+    return next(float(f"{each * power:.3g}") for each in (1.0, 2.0, 5.0, 10.0) if each * power >= least * (1.0 - 1e-9))
 
 
 def _whole(first: float, last: float) -> tuple[datetime.date, datetime.date]:
