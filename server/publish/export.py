@@ -19,6 +19,7 @@ from dpdd.server.publish import huggingface, image_folder, table_files
 from dpdd.server.publish.croissant import CROISSANT, write_croissant
 from dpdd.server.publish.registry_entry import REGISTRY, write_registry_entry
 from dpdd.server.report.card_text import release_rows
+from dpdd.server.report.product import in_words
 from dpdd.server.report.verification import REQUESTS
 
 
@@ -65,11 +66,18 @@ def _copy(run: Path, card: Mapping[str, Any], partial: Path) -> dict[str, str]:
     for digest in digests:
         shutil.copyfile(run / "store" / digest, partial / "store" / digest)
     return {
-        f"dataset/{card['file']}": "the model" if "model" in card else "the dataset",
+        f"dataset/{card['file']}": _product(card),
         **({f"dataset/{TEACHER}": "its teacher, which labels any images"} if "teacher_sha256" in card else {}),
         "CARD.md, card.json": "what it promises, and to whom",
         "store/": f"{len(digests)} signed releases",
     }
+
+
+def _product(card: Mapping[str, Any]) -> str:
+    """What the product's file holds."""
+    if "described" in card:
+        return "the columns"
+    return "the model" if "model" in card else "the dataset"
 
 
 def _write_requests(partial: Path, requests: Mapping[str, bytes]) -> dict[str, str]:
@@ -85,7 +93,7 @@ def _write_requests(partial: Path, requests: Mapping[str, bytes]) -> dict[str, s
 def _translate(partial: Path, card: Mapping[str, Any], with_image_folder: bool) -> dict[str, str]:
     """The formats of others."""
     written = {}
-    if "model" not in card:
+    if _product(card) == "the dataset":
         dataset = LabelledSet.load(partial / "dataset")
         if with_image_folder and dataset.is_table:
             raise ConfigError("--imagefolder is for images, and this dataset is a table")
@@ -100,7 +108,7 @@ def _translate(partial: Path, card: Mapping[str, Any], with_image_folder: bool) 
             image_folder.write_image_folder(partial / image_folder.FOLDER, dataset)
             written[f"{image_folder.FOLDER}/"] = "a PNG file per image, a folder per class"
     elif with_image_folder:
-        raise ConfigError("--imagefolder is for images, and this run made a model")
+        raise ConfigError(f"--imagefolder is for images, and this run made {in_words(card)}")
     if card["protects_people"]:
         write_registry_entry(partial, card)
         written[REGISTRY] = "a draft for the registry of DP deployments; some fields are yours to fill in"
