@@ -111,7 +111,7 @@ def privatised_sum(
 
 OneHotContributions = Callable[
     [NDArray[np.float32], NDArray[np.int64]],
-    tuple[OneHot, NDArray[np.int64], Mapping[str, tuple[OneHot, OneHot]]],
+    tuple[OneHot, NDArray[np.int64], Mapping[str, OneHot]],
 ]
 """From the rows of a block and their labels to where they are counted: only of those that are counted at all."""
 

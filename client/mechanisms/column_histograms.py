@@ -51,7 +51,7 @@ class ColumnHistogramsMechanism(Mechanism[HistogramSettings]):
 
         def contributions(
             rows: NDArray[np.float32], labels: NDArray[np.int64]
-        ) -> tuple[OneHot, NDArray[np.int64], Mapping[str, tuple[OneHot, OneHot]]]:
+        ) -> tuple[OneHot, NDArray[np.int64], Mapping[str, OneHot]]:
             proper = proper_rows(rows, sizes)
             codes = np.insert(rows[proper].astype(np.int64), schema.label_position, labels[proper], axis=1)
             return OneHot(codes + starts, weights), labels[proper], {}

@@ -54,7 +54,7 @@ class SPSTableMechanism(Mechanism[MethodSettings]):
 
         def contributions(
             rows: NDArray[np.float32], labels: NDArray[np.int64]
-        ) -> tuple[OneHot, NDArray[np.int64], Mapping[str, tuple[OneHot, OneHot]]]:
+        ) -> tuple[OneHot, NDArray[np.int64], Mapping[str, OneHot]]:
             proper = proper_rows(rows, released.sizes)
             codes, labels = rows[proper].astype(np.int64), labels[proper]
             counts = np.full((len(codes), 1), released.width)
@@ -62,9 +62,7 @@ class SPSTableMechanism(Mechanism[MethodSettings]):
             if not released.has_pairs:
                 return columns, labels, {}
             grouped = [group[column] for group, column in zip(released.groups, codes.T, strict=True)]
-            groups = np.stack(grouped, axis=1) + of_groups
-            of_class = groups + (released.group_width * labels)[:, None]
-            return columns, labels, {PAIRS: (OneHot(of_class, ones), OneHot(groups, ones))}
+            return columns, labels, {PAIRS: OneHot(np.stack(grouped, axis=1) + of_groups, ones)}
 
         return privatised_counts(records, released.layout, contributions, plan, entropy, progress)
 

@@ -36,11 +36,10 @@ def records(count: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]
 
 def one_hots(
     places: NDArray[np.int64], labels: NDArray[np.int64], values: tuple[float, ...], norm: float
-) -> tuple[OneHot, dict[str, tuple[OneHot, OneHot]]]:
-    """In the columns, once in the segment `all`, and as pairs: of the class with all, other values on either side."""
+) -> tuple[OneHot, dict[str, OneHot]]:
+    """In the columns, once in the segment `all`, and as pairs."""
     plain = OneHot(np.concatenate([places, WIDTH + labels[:, None] % 2], axis=1), values)
-    left = OneHot(places + (WIDTH * labels)[:, None], (1.0, 1.0, 0.5, 1.0))
-    return plain, {"pairs": (left, OneHot(places, (1.0, 2.0, 1.0, 1.0)))} if norm else {}
+    return plain, {"pairs": OneHot(places, (1.0, 2.0, 0.5, 1.0))} if norm else {}
 
 
 def dense(rows: OneHot, width: int) -> NDArray[np.float64]:
@@ -56,12 +55,11 @@ def test_it_is_the_sum_of_clipped_contributions(norm: float, values: tuple[float
     plain, factors = one_hots(places, labels, values, norm)
     counted, clipped = CountedSum(layout(norm)), ClippedSum(layout(norm))
     counted.count(plain, labels, factors)
-    widths = {"pairs": (CLASSES * WIDTH, WIDTH)}
     as_dense = {
-        name: tuple(dense(each, width) for each, width in zip(pair, widths[name], strict=True))
-        for name, pair in factors.items()
+        name: (dense(OneHot(each.places + (WIDTH * labels)[:, None], each.values), CLASSES * WIDTH), dense(each, WIDTH))
+        for name, each in factors.items()
     }
-    clipped.add(dense(plain, WIDTH + 2), labels, as_dense)  # type: ignore[arg-type]
+    clipped.add(dense(plain, WIDTH + 2), labels, as_dense)
     expected = clipped._take()
     for name, sums in counted._take().items():
         np.testing.assert_array_equal(sums, expected[name])
@@ -102,7 +100,7 @@ def test_blocks_and_order_leave_no_trace_and_a_record_has_norm_1_at_most(norm: f
         ({"places": [[0, 3, 8, 10, 14], [0, 3, 8, 14, 15]]}, "same segments"),
         ({"labels": [3]}, "label"),
         ({"labels": [-1]}, "label"),
-        ({"factors": {"pairs": ()}}, "wants outer products"),
+        ({"factors": {"pairs": OneHot(np.zeros((1, 0), np.int64), ())}}, "wants outer products"),
     ],
     ids=str,
 )
@@ -114,6 +112,13 @@ def test_what_would_break_the_bound_is_refused(change: dict[str, object], senten
     with pytest.raises((ValueError, IndexError), match=sentence):
         total.count(OneHot(places, given["values"]), labels, given["factors"])
     assert all((sums == 0).all() for sums in total._take().values())
+
+
+def test_only_products_of_a_row_with_itself_are_counted() -> None:
+    other = Layout((global_segment("all", 2, 2), product_segment("pairs", 5, 3, 2, 0.5)))
+    row = OneHot(np.array([[0]]), (1.0,))
+    with pytest.raises(ValueError, match="no outer product of a row with itself"):
+        CountedSum(other).count(row, np.array([0]), {"pairs": row})
 
 
 def test_it_is_a_clean_sum_like_any_other() -> None:
