@@ -17,7 +17,7 @@ import pytest
 from dpdd.client.silo import Silo
 from dpdd.common.data import made_patients
 from dpdd.common.data.made_patients import SCHEMA
-from dpdd.common.data.table.columns import Categorical, Column, Numeric
+from dpdd.common.data.table.columns import Categorical, Numeric
 from dpdd.common.data.table.schema import TableSchema, table_schema
 from dpdd.common.data.table.toml import toml_of
 from dpdd.common.errors import ConfigError
@@ -25,6 +25,7 @@ from dpdd.common.progress import Console
 from dpdd.common.wire.answer import Answer, Reason, Refusal, SignedReleaseBytes
 from dpdd.common.wire.release import open_signed
 from dpdd.common.wire.request import ReleaseRequest
+from dpdd.scenarios.examples.hospitals import draft_of
 from dpdd.scenarios.examples.studies import write
 from dpdd.scenarios.simulator.loopback import run_silos
 from dpdd.scenarios.simulator.simulate import run
@@ -33,19 +34,7 @@ from dpdd.server.report.summary import summary
 from dpdd.server.report.verification import checked_run
 from dpdd.server.run.scenario import load_scenario
 
-
-def wide(column: Column) -> Column:
-    """The column as somebody declares it who knows nothing but its type."""
-    if isinstance(column, Numeric):
-        grid: dict[str, Any] = {"low": -1e9, "high": 1e9, "bins": 256, "scale": "symlog", "missing": True}
-        return Numeric(name=column.name, integer=column.integer, **grid)
-    assert isinstance(column, Categorical)
-    if column.name == SCHEMA.label or column.other:
-        return column
-    return Categorical(name=column.name, categories=(*column.categories, "else"), other="else", missing=True)
-
-
-DRAFT = TableSchema(label=SCHEMA.label, columns=tuple(map(wide, SCHEMA.columns)))
+DRAFT = draft_of(SCHEMA)
 
 
 def draft_file(folder: Path, more: str = "") -> Path:

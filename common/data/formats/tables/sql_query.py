@@ -30,9 +30,10 @@ ROWS = 1 << 13
 _NAMES = 60
 _SHORT = {
     "postgresql": f"left(CAST({{0}} AS text), {LONGEST_CELL + 1})",
-    "sqlite": f"CASE WHEN length(CAST({{0}} AS BLOB)) <= {LONGEST_BYTES} THEN {{0}} END",
+    "sqlite": "CASE WHEN typeof({0}) IN ('text', 'blob') AND "
+    f"length(CAST({{0}} AS BLOB)) > {LONGEST_BYTES} THEN NULL ELSE {{0}} END",
 }
-"""A cell as the database is asked for it: nothing is sent of one that is longer than cells may be than shows that."""
+"""How a database is asked for a cell: one that is too long is not sent whole."""
 
 
 def blocks(
