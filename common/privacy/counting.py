@@ -11,7 +11,10 @@ rows and D columns).
 >>> from dpdd.common.privacy.clipping import FIXED_POINT_ONE, global_segment
 >>> total = CountedSum(Layout((global_segment("cells", 5, classes=2),)))
 >>> total.count(OneHot(np.array([[0, 3], [1, 3]]), (0.6, 0.8)), np.array([0, 1]))
->>> (total._take()["cells"] / FIXED_POINT_ONE).round(3).tolist()
+>>> from dpdd.common.privacy.entropy import SeededEntropy
+>>> from dpdd.common.privacy.events import NonPrivate
+>>> from dpdd.common.privacy.privatise import privatise
+>>> (privatise(total, NonPrivate(), SeededEntropy(1)).arrays["cells"] / FIXED_POINT_ONE).round(3).tolist()
 [[0.6, 0.6, 0.0, 1.6, 0.0]]
 """
 
@@ -29,7 +32,7 @@ from dpdd.common.privacy.clipping import ClippedSum, Layout, Segment, clip_to_gr
 BLOCK = 1 << 15
 """Records at a time: enough to count fast."""
 COPIES = 12
-"""Arrays of whole numbers that a block's places are in at the same time, at most."""
+"""So many times a block's places are in memory at most: as rows that are read ahead, as codes, side by side, sorted."""
 
 Places = NDArray[np.int64]
 

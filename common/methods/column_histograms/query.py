@@ -45,7 +45,7 @@ class ColumnHistograms(Query[HistogramSettings], family="column_histograms"):
         return Layout((global_segment(CELLS, width, len(run.classes)),))
 
     def working_memory(self, settings: HistogramSettings, run: RunDescription, stage: int) -> int:
-        """The places of a block of records."""
+        """A block of records, and the places that they are counted at."""
         return COPIES * BLOCK * 8 * (math.prod(run.shape) + 1)
 
 

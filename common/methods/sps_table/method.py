@@ -35,8 +35,8 @@ class SPSTable(Method[MethodSettings, SynthesisSettings], family="sps_table"):
         return settings.count_weight
 
     def working_memory(self, settings: MethodSettings, run: RunDescription, stage: int) -> int:
-        """The places of a block of records: in the columns, and in both factors of the pairs."""
-        return 3 * COPIES * BLOCK * 8 * (len(run.columns) + 1)
+        """A block of records, and the places that they are counted at."""
+        return COPIES * BLOCK * 8 * (len(run.columns) + 1)
 
     def synthesise(
         self,

@@ -173,10 +173,11 @@ def main() -> None:
                 assert read[0] == rows and codes[0] == whole[0] >= 0.9 * rows
                 speeds = [f"{rows / each[1]:,.0f}" for each in (read, codes, whole)]
                 cpu = [f"{each[2]:.1f}" for each in (read, codes, whole)]
-                share, more = f"{read[1] / whole[1]:.2f}", f"{whole[4] - whole[3]:.0f}"
-                cells.append([f"{rows:,}", form, f"{size:.0f}", *speeds, share, *cpu, more, f"{whole[4]:.0f}"])
+                shares = [f"{read[at] / whole[at]:.2f}" for at in (1, 2)]
+                memory = [f"{whole[4] - whole[3]:.0f}", f"{whole[4]:.0f}"]
+                cells.append([f"{rows:,}", form, f"{size:.0f}", *speeds, shares[0], *cpu, shares[1], *memory])
     header = ["rows", "file", "MB", "alone, rows/s", "codes, rows/s", "pass, rows/s", "pass/alone"]
-    print(table([*header, "alone, CPU s", "codes, CPU s", "pass, CPU s", "pass: more MB", "peak, MB"], cells))
+    print(table([*header, "alone, CPU s", "codes, CPU s", "pass, CPU s", "of CPU", "more MB", "peak MB"], cells))
     print(f"({COLUMNS} columns; {os.cpu_count()} processors, load {', '.join(f'{x:.1f}' for x in os.getloadavg())})")
 
 
