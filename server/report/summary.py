@@ -14,6 +14,7 @@ from typing import Any
 
 from dpdd.common.cli import table
 from dpdd.server.report.card_text import budget_cells
+from dpdd.server.report.comparison import MARGINALS, distances_table
 from dpdd.server.report.joining import implausible_lines, influence_table, lost_in_words
 from dpdd.server.report.product import in_words
 from dpdd.server.report.scores import tables
@@ -39,7 +40,10 @@ def summary(metrics: Mapping[str, Any], folder: Path) -> str:
             f"what it promises, and how to check it: {folder / 'CARD.md'}",
         ]
         return "\n".join(lines)
-    look = " (look at preview.png)" if "images" in metrics["dataset"] else ""
+    if "fidelity" in metrics:
+        lines += [distances_table(metrics["fidelity"]), ""]
+    picture = "preview.png" if "images" in metrics["dataset"] else MARGINALS if "rows" in metrics["dataset"] else ""
+    look = f" (look at {picture})" if picture else ""
     lines += [
         f"{in_words(metrics['dataset'])}: {folder / 'dataset'}{look}",
         f"what it promises, and how to check it: {folder / 'CARD.md'}",
