@@ -19,7 +19,6 @@ from dpdd.server.publish import huggingface, image_folder, table_files
 from dpdd.server.publish.croissant import CROISSANT, write_croissant
 from dpdd.server.publish.registry_entry import REGISTRY, write_registry_entry
 from dpdd.server.report.card_text import release_rows
-from dpdd.server.report.product import in_words
 from dpdd.server.report.verification import REQUESTS
 
 
@@ -109,7 +108,8 @@ def _translate(partial: Path, card: Mapping[str, Any], with_image_folder: bool) 
             image_folder.write_image_folder(partial / image_folder.FOLDER, dataset)
             written[f"{image_folder.FOLDER}/"] = "a PNG file per image, a folder per class"
     elif with_image_folder:
-        raise ConfigError(f"--imagefolder is for images, and this run made {in_words(card)}")
+        made = "a model" if "model" in card else "a description"
+        raise ConfigError(f"--imagefolder is for images, and this run made {made}")
     if card["protects_people"]:
         write_registry_entry(partial, card)
         written[REGISTRY] = "a draft for the registry of DP deployments; some fields are yours to fill in"
