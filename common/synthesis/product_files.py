@@ -6,6 +6,7 @@ import hashlib
 from pathlib import Path
 
 DATASET, TEACHER, MODEL = "dataset.safetensors", "teacher.safetensors", "model.safetensors"
+COLUMNS = "columns.toml"
 
 
 def file_sha256(path: Path) -> str:
