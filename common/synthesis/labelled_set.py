@@ -21,15 +21,16 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from dpdd.common.data.table.decoding import Decoded, decode
 from dpdd.common.data.table.rows import codes_of, odd_rows
 from dpdd.common.data.table.schema import TableSchema, table_schema
 from dpdd.common.errors import ConfigError, DataError
+from dpdd.common.files.untrusted import shown
 from dpdd.common.randomness import subseed
-from dpdd.common.synthesis.product_files import DATASET, TEACHER, file_sha256
+from dpdd.common.synthesis.product_files import DATASET, TEACHER, UNREADABLE, file_sha256
 
 if TYPE_CHECKING:
     from torch.utils.data import TensorDataset
@@ -165,8 +166,8 @@ class LabelledSet:
                 return replace(dataset, teacher=replace(teacher, shape=dataset.images.shape[1:]))
         except FileNotFoundError:
             raise DataError(f"{path}: there is no dataset here") from None
-        except (SafetensorError, KeyError, TypeError, ValueError, ConfigError) as error:
-            raise DataError(f"{path}: this is not a dpdd dataset ({error})") from None
+        except (*UNREADABLE, ConfigError) as error:
+            raise DataError(f"{path}: this is not a dpdd dataset ({shown(error, 200)})") from None
 
     def preview(self, per_class: int = 10, zoom: int = 2) -> Image.Image:
         """A grid of images with a row per class (the first twenty)."""

@@ -5,7 +5,20 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 DATASET, TEACHER, MODEL = "dataset.safetensors", "teacher.safetensors", "model.safetensors"
+
+UNREADABLE = (
+    SafetensorError,
+    AttributeError,
+    KeyError,
+    OverflowError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""What comes of reading such a file where somebody made it who does not keep to the format."""
 
 
 def file_sha256(path: Path) -> str:
