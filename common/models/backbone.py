@@ -324,7 +324,9 @@ def _parse_card(text: str, where: str) -> Card:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "its beginning"
-        raise IntegrityError(f"The card of backbone {where} is not valid at {place}: {shown(first['msg'], 300)}.") from error
+        raise IntegrityError(
+            f"The card of backbone {where} is not valid at {place}: {shown(first['msg'], 300)}."
+        ) from error
     except ConfigError as error:
         raise IntegrityError(f"The card of backbone {where} is not valid: {error}") from error
     if json.loads(json.dumps(asdict(card))) != json.loads(text):

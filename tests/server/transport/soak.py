@@ -224,15 +224,15 @@ def one_run(template: Path, home: Path, kills: int, chance: random.Random, struc
 
 def moments(kills: int, chance: random.Random) -> list[int]:
     """For each kill of a run the phase that it waits for, so that they are spread over all of them."""
-    return sorted(chance.choice((0, 0, UPLOADING, *range(len(PHASES) - 1))) for _ in range(kills))
+    return sorted(chance.choice((0, 0, UPLOADING, *range(len(PHASES)))) for _ in range(kills))
 
 
 def wait(home: Path, goal: int, chance: random.Random) -> None:
-    """Until the run has come to this phase, or seems not to; and then a while, which for an upload is a blink."""
+    """Until the run has come to this phase, or seems not to; and then a while, a blink where the phase is short."""
     deadline = time.monotonic() + 3.0
     while PHASES.index(phase(home)) < goal and time.monotonic() < deadline:
         time.sleep(0.001)
-    time.sleep(chance.random() ** 2 * (0.05 if goal == UPLOADING else 1.0))
+    time.sleep(chance.random() ** 2 * (0.05 if PHASES[goal] in ("uploading", "finishing") else 1.0))
 
 
 def phase(home: Path) -> str:
