@@ -17,7 +17,7 @@ def test_using_the_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     """Every example of the page runs in a folder with an exported dataset, and each section has one."""
     finished_run(tmp_path / "run", images(teacher=True))
     assert server(["export", str(tmp_path / "run"), "--out", str(tmp_path / "autumn-dataset")]) == 0
-    finished_run(tmp_path / "table", table())
+    finished_run(tmp_path / "table", table(teacher=True))
     assert server(["export", str(tmp_path / "table"), "--out", str(tmp_path / "patients")]) == 0
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))

@@ -107,6 +107,7 @@ QUERIES: Mapping[str, AnyQuery] = ChainMap(
                 "noisy histograms of a model's right and wrong answers",
                 "the Gaussian mechanism on a histogram (docs/evaluation-at-silos.md)",
                 release_kinds=frozenset({Kind.EVALUATION}),
+                data_kinds=frozenset({DataKind.IMAGE, DataKind.TABLE}),
             ),
         ),
         METHODS,

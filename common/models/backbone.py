@@ -313,8 +313,9 @@ def _unpack(weights: bytes, where: str) -> tuple[dict[str, Tensor], str | None]:
         tensors = safetensors.load(weights)  # checks lengths, offsets and types
         length = int.from_bytes(weights[:8], "little")
         metadata: dict[str, str] = json.loads(weights[8 : 8 + length]).get("__metadata__", {})
-    except (SafetensorError, ValueError, KeyError) as error:
-        raise IntegrityError(f"The weights of backbone {where} are no safetensors file: {error}.") from error
+    except (SafetensorError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+        why = shown(error, 200)
+        raise IntegrityError(f"The weights of backbone {where} are no safetensors file: {why}.") from error
     return tensors, metadata.get(_HEADER)
 
 

@@ -36,7 +36,7 @@ from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.common.wire.request import Kind, ReleaseRequest
 
 if TYPE_CHECKING:
-    from dpdd.common.synthesis.teacher import Teacher
+    from dpdd.common.synthesis.linear_teacher import LinearTeacher
 
 IMAGES, ROWS = "images", "rows"
 """The array of records, by their kind."""
@@ -90,7 +90,7 @@ def to_arrays(distilled: DistilledSet) -> dict[str, NDArray]:
     return arrays
 
 
-def teacher_of(weights: NDArray[np.float32], request: ReleaseRequest) -> Teacher:
+def teacher_of(weights: NDArray[np.float32], request: ReleaseRequest) -> LinearTeacher:
     """The classifier with these weights, on the backbone that the request names; ValueError when they do not fit it."""
     chosen = method(request.method)
     return chosen.teacher_of(weights, chosen.settings(method_values(request)), RunDescription.of(request))
@@ -102,7 +102,7 @@ def from_arrays(
     shape: tuple[int, ...],
     most_per_class: int,
     who: str,
-    teacher: Callable[[NDArray[np.float32]], Teacher] | None = None,
+    teacher: Callable[[NDArray[np.float32]], LinearTeacher] | None = None,
     table: TableSchema | None = None,
 ) -> DistilledSet:
     """What `who` sent; IntegrityError unless it is a set of at most the asked size.

@@ -24,7 +24,7 @@ from dpdd.common.progress import Console
 from dpdd.common.synthesis.arrow_table import arrow_table
 from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.scenarios.simulator.budgets import budget_for_both
-from dpdd.scenarios.simulator.partition import partition
+from dpdd.scenarios.simulator.partition import partition, values_to_share
 from dpdd.server.evaluation.at_silos import QUERY
 from dpdd.server.run.own_data import silo_records
 from dpdd.server.run.roster import Roster
@@ -55,7 +55,8 @@ def set_up(scenario: Scenario, folder: Path, console: Console, noise_seed: int |
     groups = None if whole.groups is None else whole.groups[held]
     shares = [np.arange(len(held))] * len(names)
     if not alone:
-        shares = partition(whole.labels[held], scenario.data, scenario.seed, groups)
+        values = values_to_share(whole, scenario.schema.table, scenario.data.partition_by)
+        shares = partition(values[held], scenario.data, scenario.seed, groups)
     making = folder / ".silos.partial"
     shutil.rmtree(making, ignore_errors=True)
     for name, share, own in zip(names, shares, brings, strict=True):

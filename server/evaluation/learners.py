@@ -1,12 +1,12 @@
-"""The learners: who may train on a synthetic set. A learner is a class here and an entry in `LEARNERS`.
+"""The learners: who may train on a synthetic set. A learner is an entry in `LEARNERS`; those of images are here.
 
-What trains is in a module of its own, which needs torch and is loaded when it is used.
+What trains is in a module of its own, which needs torch or scikit-learn and is loaded when it is used.
 
 >>> learner("probe").title.format(backbone="gray28")
 'linear probe of gray28'
 >>> learner("oracle")
 Traceback (most recent call last):
-dpdd.common.errors.ConfigError: there is no learner 'oracle'; known are convnet, probe, fine-tune, ensemble
+dpdd.common.errors.ConfigError: there is no learner 'oracle'; known are convnet, ... for images, ... for tables
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from dpdd.common.errors import ConfigError
+from dpdd.common.methods.base import DataKind
 from dpdd.common.progress import Progress, silent
 from dpdd.server.evaluation.base import Classifier, Learner
 from dpdd.server.evaluation.learner_settings import LearnerSettings
+from dpdd.server.evaluation.table_learners import TABLE_LEARNERS
 
 if TYPE_CHECKING:
     from dpdd.common.models.backbone import Backbone
@@ -27,8 +29,8 @@ if TYPE_CHECKING:
 class ConvNetLearner(Learner):
     """A small network that has seen nothing else."""
 
-    name: ClassVar[str] = "convnet"
-    title: ClassVar[str] = "ConvNet from scratch"
+    name = "convnet"
+    title = "ConvNet from scratch"
 
     def train_networks(
         self,
@@ -47,8 +49,8 @@ class ConvNetLearner(Learner):
 class ProbeLearner(Learner):
     """A linear classifier on frozen features of a public backbone."""
 
-    name: ClassVar[str] = "probe"
-    title: ClassVar[str] = "linear probe of {backbone}"
+    name = "probe"
+    title = "linear probe of {backbone}"
     needs_backbone: ClassVar[bool] = True
 
     def train_networks(
@@ -68,8 +70,8 @@ class ProbeLearner(Learner):
 class FineTuneLearner(Learner):
     """All weights of a public backbone, trained further."""
 
-    name: ClassVar[str] = "fine-tune"
-    title: ClassVar[str] = "fine-tuned {backbone}"
+    name = "fine-tune"
+    title = "fine-tuned {backbone}"
     needs_backbone: ClassVar[bool] = True
     tunes_backbone: ClassVar[bool] = True
 
@@ -90,8 +92,8 @@ class FineTuneLearner(Learner):
 class EnsembleLearner(FineTuneLearner):
     """The fine-tuned networks, which answer together: one classifier."""
 
-    name: ClassVar[str] = "ensemble"
-    title: ClassVar[str] = "fine-tuned {backbone}, together"
+    name = "ensemble"
+    title = "fine-tuned {backbone}, together"
     least_runs: ClassVar[int] = 2
 
     @property
@@ -107,15 +109,28 @@ class EnsembleLearner(FineTuneLearner):
 
 
 LEARNERS: Mapping[str, Learner] = {
-    each.name: each for each in (ConvNetLearner(), ProbeLearner(), FineTuneLearner(), EnsembleLearner())
+    each.name: each
+    for each in (ConvNetLearner(), ProbeLearner(), FineTuneLearner(), EnsembleLearner(), *TABLE_LEARNERS)
 }
 """By name, in the order in which they train and are shown."""
+
+DEFAULT_LEARNERS: Mapping[DataKind, tuple[str, ...]] = {
+    DataKind.IMAGE: (ConvNetLearner.name,),
+    DataKind.TABLE: tuple(each.name for each in TABLE_LEARNERS),
+}
+"""Who learns where a scenario does not say it."""
+
+
+def learners_for(kind: DataKind) -> tuple[str, ...]:
+    """The names of those who take such records."""
+    return tuple(name for name, each in LEARNERS.items() if each.kind is kind)
 
 
 def learner(name: str) -> Learner:
     """The learner called `name`."""
     if name not in LEARNERS:
-        raise ConfigError(f"there is no learner {name!r}; known are {', '.join(LEARNERS)}")
+        known = " for images, ".join(", ".join(learners_for(kind)) for kind in (DataKind.IMAGE, DataKind.TABLE))
+        raise ConfigError(f"there is no learner {name!r}; known are {known} for tables")
     return LEARNERS[name]
 
 

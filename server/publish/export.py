@@ -61,12 +61,13 @@ def _copy(run: Path, card: Mapping[str, Any], partial: Path) -> dict[str, str]:
             shutil.copyfile(source, target)
     for name in ("card.json", "CARD.md"):
         shutil.copyfile(run / name, partial / name)
+    labelled = "images" if "image_shape" in card else "rows"
     digests = [digest for row in release_rows(card) for digest in row["release_sha256"]]
     for digest in digests:
         shutil.copyfile(run / "store" / digest, partial / "store" / digest)
     return {
         f"dataset/{card['file']}": "the model" if "model" in card else "the dataset",
-        **({f"dataset/{TEACHER}": "its teacher, which labels any images"} if "teacher_sha256" in card else {}),
+        **({f"dataset/{TEACHER}": f"its teacher, which labels any {labelled}"} if "teacher_sha256" in card else {}),
         "CARD.md, card.json": "what it promises, and to whom",
         "store/": f"{len(digests)} signed releases",
     }

@@ -14,6 +14,7 @@ from typing import Any
 
 from dpdd.common.cli import table
 from dpdd.server.report.card_text import budget_cells
+from dpdd.server.report.comparison import MARGINALS, distances_table
 from dpdd.server.report.joining import implausible_lines, influence_table, lost_in_words
 from dpdd.server.report.product import in_words
 from dpdd.server.report.scores import tables
@@ -31,7 +32,10 @@ def summary(metrics: Mapping[str, Any], folder: Path) -> str:
     lines += [line for scores in tables(metrics) for line in (scores, "")]
     if not all(row["releasable"] for row in metrics["privacy"]):
         lines.append("This was a simulation with repeatable or no noise: it protects nobody.")
-    look = " (look at preview.png)" if "images" in metrics["dataset"] else ""
+    if "fidelity" in metrics:
+        lines += [distances_table(metrics["fidelity"]), ""]
+    picture = "preview.png" if "images" in metrics["dataset"] else MARGINALS if "rows" in metrics["dataset"] else ""
+    look = f" (look at {picture})" if picture else ""
     lines += [
         f"{in_words(metrics['dataset'])}: {folder / 'dataset'}{look}",
         f"what it promises, and how to check it: {folder / 'CARD.md'}",

@@ -22,6 +22,7 @@ from dpdd.common.data.labelled_images import LabelledImages
 from dpdd.common.data.labelled_rows import LabelledRows
 from dpdd.common.data.schema import DataSchema
 from dpdd.common.errors import ConfigError, WireError
+from dpdd.common.methods.base import DataKind
 from dpdd.common.methods.registry import METHODS
 from dpdd.common.privacy.accounting import LARGEST_EPSILON
 from dpdd.common.synthesis.priors import AS_RELEASED, Priors
@@ -266,8 +267,14 @@ class Scenario(Settings):
             return self
         if self.continual is not None:
             raise ValueError("continual tasks are for images: leave continual out, or declare images")
-        if self.evaluation.at_silos is not None:
-            raise ValueError("evaluation.at_silos is for images: leave it out, or declare images")
+        return self
+
+    @model_validator(mode="after")
+    def _learners_of_its_records(self) -> Scenario:
+        try:
+            self.evaluation.check_kind(DataKind.TABLE if self.data.is_table else DataKind.IMAGE)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
         return self
 
     @model_validator(mode="after")

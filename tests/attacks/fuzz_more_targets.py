@@ -37,6 +37,7 @@ from dpdd.common.progress import silent
 from dpdd.common.synthesis.distilled_set import DistilledSet, from_arrays, to_arrays
 from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.common.synthesis.product import ReleasedModel
+from dpdd.common.synthesis.table_teacher import TableTeacher
 from dpdd.common.synthesis.teacher import Teacher
 from dpdd.common.wire import arrays
 from dpdd.common.wire.parsing import parse
@@ -258,10 +259,11 @@ def _of_products(folder: Path) -> Iterator[Target]:
         ("dataset", images(), LabelledSet.load),
         ("dataset of rows", table(soft=True), LabelledSet.load),
         ("teacher", images(teacher=True), Teacher.load),
+        ("table's teacher", table(teacher=True), TableTeacher.load),
     ):
         place = folder / name
         make.save(place)
-        path = place / ("teacher.safetensors" if name == "teacher" else "dataset.safetensors")
+        path = place / ("teacher.safetensors" if name.endswith("teacher") else "dataset.safetensors")
         yield Target(name, _tensors_maker(path.read_bytes()), _file_decoder(path, read), (DataError,))
     yield from _of_networks(folder)
 
@@ -297,6 +299,13 @@ def _of_networks(folder: Path) -> Iterator[Target]:
         return as_json(changed(rng, parts))
 
     yield Target("backbone", make, load, (IntegrityError, ConfigError, DataError))
+
+    def load_weights(data: bytes) -> None:
+        files[0].write_bytes(data)
+        files[1].write_text(json.dumps({**card, "sha256": hashlib.sha256(data).hexdigest()}))
+        backbone.load(own)
+
+    yield Target("backbone's weights", _tensors_maker(weights), load_weights, (IntegrityError, ConfigError, DataError))
     model = folder / "model"
     ReleasedModel.of(EvaluationConvNet((1, 8, 8), 2, 4), ("cat", "dog"), (1, 8, 8), 4).save(model)
     path = model / "model.safetensors"

@@ -1,8 +1,8 @@
 """Coverage-guided inputs for one decoder: ``python -m tests.attacks.guided_fuzz "signed release" --seconds 60``.
 
 Needs atheris, which nothing else here does (``pip install atheris``). It starts from 200 inputs of the seeded fuzzer,
-and keeps what reaches new lines of dpdd. A finding ends it with a traceback and the input as a file. It helps with messages,
-at thousands of inputs a second; decoders that read a file or a database take a hundred times as long for each.
+and keeps what reaches new lines of dpdd. A finding ends it with a traceback and the input as a file. It helps with
+messages, at thousands of inputs a second; decoders that read a file or a database take a hundred times as long for each.
 """
 
 from __future__ import annotations
