@@ -100,6 +100,8 @@ class ReleasedModel:
                 about = json.loads(file.metadata()["dpdd"])
                 weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             channels, height, width = about["shape"]
+            if not all(isinstance(size, int) and size > 0 for size in (channels, height, width, about["width"])):
+                raise ValueError("its sizes are no sizes")
             model = cls(weights, tuple(about["classes"]), (channels, height, width), about["width"])
             if model._numbers > sum(value.size for value in weights.values()):  # made, it might take all memory
                 raise ValueError("its weights are fewer than its network has")

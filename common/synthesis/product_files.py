@@ -11,9 +11,9 @@ DATASET, TEACHER, MODEL = "dataset.safetensors", "teacher.safetensors", "model.s
 
 UNREADABLE = (
     SafetensorError,
+    ArithmeticError,
     AttributeError,
     KeyError,
-    OverflowError,
     RecursionError,
     TypeError,
     ValueError,

@@ -2,7 +2,7 @@
 
 Needs atheris, which nothing else here does (``pip install atheris``). It starts from 200 inputs of the seeded fuzzer,
 and keeps what reaches new lines of dpdd. A finding ends it with a traceback and the input as a file. It helps with
-messages, at thousands of inputs a second; decoders that read a file or a database take a hundred times as long for each.
+messages, at thousands of inputs a second; decoders that read a file or a database take a hundred times as long.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main() -> None:
     def one(data: bytes) -> None:
         try:
             target.decode(data)
-        except json.JSONDecodeError:
+        except (json.JSONDecodeError, UnicodeDecodeError):
             pass  # some targets take JSON, and their decoders its values
         except target.errors as error:
             text = str(error)
