@@ -21,15 +21,16 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from dpdd.common.data.table.decoding import Decoded, decode
 from dpdd.common.data.table.rows import codes_of, odd_rows
 from dpdd.common.data.table.schema import TableSchema, table_schema
 from dpdd.common.errors import ConfigError, DataError
+from dpdd.common.files.untrusted import shown
 from dpdd.common.randomness import subseed
-from dpdd.common.synthesis.product_files import DATASET, TEACHER, file_sha256
+from dpdd.common.synthesis.product_files import DATASET, TEACHER, UNREADABLE, file_sha256
 
 if TYPE_CHECKING:
     from torch.utils.data import TensorDataset
@@ -161,8 +162,8 @@ class LabelledSet:
             return replace(dataset, teacher=dataset._teacher_in(folder))
         except FileNotFoundError:
             raise DataError(f"{path}: there is no dataset here") from None
-        except (SafetensorError, KeyError, TypeError, ValueError, ConfigError) as error:
-            raise DataError(f"{path}: this is not a dpdd dataset ({error})") from None
+        except (*UNREADABLE, ConfigError) as error:
+            raise DataError(f"{path}: this is not a dpdd dataset ({shown(error, 200)})") from None
 
     def _teacher_in(self, folder: Path) -> LinearTeacher | None:
         """The teacher that was saved beside this set, if any; DataError for one of other records."""

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.numpy import save_file
 from torch import Tensor
 
@@ -32,9 +32,10 @@ from dpdd.common.data.table.encoding import encode_column
 from dpdd.common.data.table.rows import odd_rows
 from dpdd.common.data.table.schema import TableSchema, table_schema
 from dpdd.common.errors import ConfigError, DataError
+from dpdd.common.files.untrusted import shown
 from dpdd.common.models import table_logistic
 from dpdd.common.synthesis.linear_teacher import LinearTeacher
-from dpdd.common.synthesis.product_files import TEACHER
+from dpdd.common.synthesis.product_files import TEACHER, UNREADABLE
 
 _BATCH = 10_000
 
@@ -130,5 +131,5 @@ class TableTeacher(LinearTeacher):
             if not np.isfinite(teacher.weights).all():
                 raise ValueError("its weights are not finite")
             return teacher
-        except (SafetensorError, KeyError, TypeError, ValueError, ConfigError) as error:
-            raise DataError(f"{path}: this is not a teacher of a dpdd table ({error})") from None
+        except (*UNREADABLE, ConfigError) as error:
+            raise DataError(f"{path}: this is not a teacher of a dpdd table ({shown(error, 200)})") from None

@@ -24,16 +24,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.numpy import save_file
 from torch import Tensor
 
 from dpdd.common.errors import ConfigError, DataError
+from dpdd.common.files.untrusted import shown
 from dpdd.common.models import backbone as backbones
 from dpdd.common.synthesis.image_embedding import ImageEmbedding
 from dpdd.common.synthesis.image_pyramid import random_affine
 from dpdd.common.synthesis.linear_teacher import LinearTeacher
-from dpdd.common.synthesis.product_files import TEACHER
+from dpdd.common.synthesis.product_files import TEACHER, UNREADABLE
 
 if TYPE_CHECKING:
     from dpdd.common.models.feature_network import FeatureNetwork
@@ -123,6 +124,8 @@ class Teacher(LinearTeacher):
         try:
             with safe_open(path, framework="numpy") as file:
                 about = json.loads(file.metadata()["dpdd"])
+                if not all(isinstance(size, int) and size >= 0 for size in about["portrait"]):
+                    raise ValueError("its embedding has no sizes")
                 weights, embedding = file.get_tensor("weights"), ImageEmbedding(*about["portrait"])
                 if weights.dtype != np.float32 or weights.shape != (len(weights), embedding.dimensions):
                     raise ValueError(f"its weights are {weights.dtype} of shape {weights.shape}")
@@ -131,8 +134,8 @@ class Teacher(LinearTeacher):
                 if not re.fullmatch("[0-9a-f]{64}", about["sha256"]):
                     raise ValueError("it names no hash of its backbone")
                 return cls(weights, about["backbone"], about["sha256"], embedding, folder=folder)
-        except (SafetensorError, KeyError, TypeError, ValueError) as error:
-            raise DataError(f"{path}: this is not a teacher of a dpdd dataset ({error})") from None
+        except UNREADABLE as error:
+            raise DataError(f"{path}: this is not a teacher of a dpdd dataset ({shown(error, 200)})") from None
 
 
 def teacher_augmentations(
