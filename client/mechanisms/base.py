@@ -23,6 +23,7 @@ from dpdd.common.methods.base import check_overrides, schemas_of
 from dpdd.common.methods.plan import Plan
 from dpdd.common.methods.registry import AnyQuery
 from dpdd.common.privacy.clipping import ClippedSum, Layout
+from dpdd.common.privacy.counting import BLOCK, CountedSum, OneHot
 from dpdd.common.privacy.entropy import Entropy
 from dpdd.common.privacy.events import Gaussian, NonPrivate
 from dpdd.common.privacy.privatise import Privatised, privatise
@@ -102,6 +103,33 @@ def privatised_sum(
         kept = len(features)
         total.add(rows[:kept], labels, {name: _first(pair, kept) for name, pair in factors.items()})
         done += kept
+        progress("summing statistics", done, len(records))
+    progress("adding noise", 0, 1)
+    assert isinstance(plan.event, Gaussian | NonPrivate)
+    return privatise(total, plan.event, entropy)
+
+
+OneHotContributions = Callable[
+    [NDArray[np.float32], NDArray[np.int64]],
+    tuple[OneHot, NDArray[np.int64], Mapping[str, OneHot]],
+]
+"""From the rows of a block and their labels to where they are counted: only of those that are counted at all."""
+
+
+def privatised_counts(
+    records: Records,
+    layout: Layout,
+    contributions: OneHotContributions,
+    plan: Plan,
+    entropy: Entropy,
+    progress: Progress,
+) -> Privatised:
+    """The same for one-hot contributions, which are counted: whole numbers, so that no block is padded."""
+    total = CountedSum(layout)
+    done = 0
+    for rows, labels in records.batches(BLOCK):
+        total.count(*contributions(rows, labels))
+        done += len(rows)
         progress("summing statistics", done, len(records))
     progress("adding noise", 0, 1)
     assert isinstance(plan.event, Gaussian | NonPrivate)

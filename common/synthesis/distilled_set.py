@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 IMAGES, ROWS = "images", "rows"
 """The array of records, by their kind."""
 MOST_WEIGHTS = 4096
-"""Weights that a teacher has for each class, at most."""
+"""Weights that a teacher of images has for each class, at most; one of a table has as many as there are cells."""
 
 
 class DistilledSetSettings(Settings):
@@ -140,7 +140,8 @@ def from_arrays(
         insist(bool(np.isfinite(counts).all()) and bool((counts >= 0.0).all()), "counts are not numbers from 0")
     weights, classifier = arrays.get("teacher"), None
     if weights is not None and teacher is not None:
-        small = weights.ndim == 2 and len(weights) == len(classes) and 1 <= weights.shape[1] <= MOST_WEIGHTS
+        most = MOST_WEIGHTS if table is None else sum(column.size for column in table.features) + 1
+        small = weights.ndim == 2 and len(weights) == len(classes) and 1 <= weights.shape[1] <= most
         fine = weights.dtype == np.float32 and small and bool(np.isfinite(weights).all())
         insist(fine, f"teacher is {weights.dtype} of shape {weights.shape}, or has odd weights")
         try:

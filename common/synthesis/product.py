@@ -1,4 +1,4 @@
-"""What a method makes: a labelled dataset, or a model.
+"""What a run makes: a labelled dataset, a model, or a description of columns.
 
 A `ReleasedModel` is the ConvNet of the literature with weights that are post-processing of releases, such as a
 federation trained by noisy rounds. It travels and is kept as numbers, never as code.
@@ -28,6 +28,7 @@ from torch import Tensor
 
 from dpdd.common.errors import DataError
 from dpdd.common.files.untrusted import shown
+from dpdd.common.methods.column_histograms.description import TableDescription
 from dpdd.common.models.evaluation_convnet import EvaluationConvNet
 from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.common.synthesis.product_files import MODEL, UNREADABLE, file_sha256
@@ -113,5 +114,5 @@ class ReleasedModel:
             raise DataError(f"{path}: this is not a dpdd model ({shown(error, 200)})") from None
 
 
-Product = LabelledSet | ReleasedModel
-"""What a method makes."""
+Product = LabelledSet | ReleasedModel | TableDescription
+"""What a run makes: a method a set or a model, column histograms a description."""

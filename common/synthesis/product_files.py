@@ -8,6 +8,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 DATASET, TEACHER, MODEL = "dataset.safetensors", "teacher.safetensors", "model.safetensors"
+COLUMNS = "columns.toml"
 
 UNREADABLE = (
     SafetensorError,

@@ -50,6 +50,7 @@ def sent_models(
 ) -> dict[str, SentModel]:
     """Those of the named models that this run has and can send; of a learner with several runs, the first."""
     from dpdd.common.methods.evaluation.models import convnet_model, linear_model, teacher_model
+    from dpdd.common.synthesis.labelled_set import LabelledSet
     from dpdd.common.synthesis.product import ReleasedModel
     from dpdd.common.synthesis.table_teacher import TableTeacher
     from dpdd.common.synthesis.teacher import Teacher
@@ -66,7 +67,7 @@ def sent_models(
                 with suppress(ConfigError):  # a backbone that silos have no file of
                     models[name] = teacher_model(product.teacher)
         elif name == "linear":
-            if not isinstance(product, ReleasedModel) and product.is_table and len(product):
+            if isinstance(product, LabelledSet) and product.is_table and len(product):
                 models[name] = linear_model(linear.learnt_weights(product))
         elif name == "model":
             if isinstance(product, ReleasedModel):

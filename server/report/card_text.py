@@ -53,6 +53,8 @@ def about_text(card: Mapping[str, Any]) -> str:
 
 
 def _shape_in_words(card: Mapping[str, Any]) -> str:
+    if "described" in card:
+        return ""
     if "image_shape" not in card:
         return f" ({len(card['columns'])} columns)"
     channels, height, width = card["image_shape"]

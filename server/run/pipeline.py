@@ -24,7 +24,7 @@ from flwr.serverapp import Grid
 
 from dpdd.common.errors import DpddError, IntegrityError, WireError
 from dpdd.common.methods.base import DataKind, RunDescription
-from dpdd.common.methods.registry import method
+from dpdd.common.methods.registry import method, query
 from dpdd.common.models.backbone import Backbone
 from dpdd.common.progress import Console
 from dpdd.common.synthesis.labelled_set import LabelledSet
@@ -164,7 +164,7 @@ class Run:
         request = asked[0].request
         if request.kind is Kind.DISTILLED_SET:
             return 1
-        chosen = method(request.method)
+        chosen = query(request.method)
         return chosen.stages(chosen.settings(request.settings))
 
     def next_stage(

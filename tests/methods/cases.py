@@ -77,6 +77,7 @@ CASES = (
         settings={"pairs": 0.0, "count_weight": 0.3},
         synthesis={"teacher_rows": 0, **_FEW_STEPS},
     ),
+    Case.of_table("column-histograms"),
     Case("sps", settings={"features": 24, "picture": 4}, synthesis=_FEW_STEPS),
     Case("sps", "stages", {"features": 16, "picture": 0, "stages": 3, "count_weight": 0.2}, _FEW_STEPS),
     Case(

@@ -16,6 +16,7 @@ from dpdd.common.methods.base import Method, RunDescription
 from dpdd.common.methods.plan import ArrayType
 from dpdd.common.methods.sps_table.settings import MethodSettings, SynthesisSettings
 from dpdd.common.privacy.clipping import Layout
+from dpdd.common.privacy.counting import BLOCK, COPIES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,6 +39,10 @@ class SPSTable(Method[MethodSettings, SynthesisSettings], family="sps_table"):
     def count_weight(self, settings: MethodSettings, stage: int) -> float:
         """A coordinate of its own in the same vector."""
         return settings.count_weight
+
+    def working_memory(self, settings: MethodSettings, run: RunDescription, stage: int) -> int:
+        """A block of records, and the places that they are counted at."""
+        return COPIES * BLOCK * 8 * (len(run.columns) + 1)
 
     def synthesise(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,13 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
+from dpdd.common.data.table.columns import Categorical, Numeric
 from dpdd.common.data.table.decoding import decode
 from dpdd.common.data.table.rows import codes_of
-from dpdd.common.errors import DataError
+from dpdd.common.data.table.schema import TableSchema
+from dpdd.common.errors import DataError, IntegrityError
 from dpdd.common.models.table_logistic import weights_shape
+from dpdd.common.synthesis.distilled_set import DistilledSet, from_arrays
 from dpdd.common.synthesis.image_embedding import ImageEmbedding
 from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.common.synthesis.product_files import TEACHER
@@ -162,3 +166,25 @@ def test_files_that_are_no_teachers_are_refused(tmp_path: Path, content: bytes) 
     (tmp_path / TEACHER).write_bytes(content)
     with pytest.raises(DataError, match="not a teacher"):
         TableTeacher.load(tmp_path)
+
+
+def test_a_set_of_a_table_with_many_cells_brings_its_teacher() -> None:
+    """More than a teacher of images may have: what was planned must not be refused after it was paid for."""
+    wide = TableSchema(
+        label="kind",
+        columns=(
+            Categorical(name="kind", categories=("ant", "bee")),
+            *(Numeric(name=f"column {at}", low=0, high=1, bins=4096) for at in range(2)),
+        ),
+    )
+    weights = np.ones(weights_shape(wide), np.float32)
+    arrays = {"rows": np.zeros((2, 2), np.float32), "labels": np.arange(2), "teacher": weights}
+
+    def opened(more: np.ndarray) -> DistilledSet:
+        make = partial(TableTeacher, schema=wide)
+        return from_arrays(arrays | {"teacher": more}, wide.classes, wide.shape, 1, "north", make, wide)
+
+    assert opened(weights).dataset.teacher is not None
+    for odd in (np.ones((2, 8194), np.float32), weights[:, 1:], weights[:1], np.full_like(weights, np.inf)):
+        with pytest.raises(IntegrityError, match="teacher"):
+            opened(odd)

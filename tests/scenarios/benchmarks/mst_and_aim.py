@@ -1,9 +1,9 @@
-"""MST and AIM as the library `dpmm` has them, on codes of a table: run by `bench_tables` with an interpreter that has it.
+"""MST and AIM as the library `dpmm` has them, on codes of a table; `bench_tables` runs it with an interpreter of theirs.
 
     python mst_and_aim.py MECHANISM EPSILON DELTA SEED RECORDS.npz ROWS.npz
 
-`RECORDS.npz` holds `codes` (records, columns) and `sizes` (columns): the public domain. `ROWS.npz` gets as many synthetic
-rows, and what they took. Nothing else of the library is used: no bins of its own, no structural zeros.
+`RECORDS.npz` holds `codes` (records, columns) and `sizes` (columns): the public domain. `ROWS.npz` gets as many
+synthetic rows, and what they took. Nothing else of the library is used: no bins of its own, no structural zeros.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> None:
         epsilon=float(epsilon), delta=float(delta), n_jobs=1, disable_processing=True, max_model_size=80
     )
     wall, cpu = time.monotonic(), time.process_time()
-    pipeline.fit(table, domain=dict(zip(names, sizes.tolist())), random_state=int(seed))
+    pipeline.fit(table, domain=dict(zip(names, sizes.tolist(), strict=True)), random_state=int(seed))
     rows = pipeline.generate(n_records=len(codes), random_state=int(seed) + 1)
     took = {"wall": time.monotonic() - wall, "cpu": time.process_time() - cpu}
     np.savez(target, codes=rows[names].to_numpy().astype(np.int32), took=json.dumps(took))

@@ -71,8 +71,10 @@ def test_ten_classes_of_which_each_silo_has_four(tmp_path: Path) -> None:
 def test_one_table_in_three_hospitals(tmp_path: Path) -> None:
     """A CSV file, a Parquet file and a database become one synthetic table with the original columns."""
     more = '[evaluation]\nlearners = ["gaussian-nb", "decision-tree"]\n'
-    metrics = run("three-hospitals", tmp_path, 0.2, more, features="100", steps="5", images_per_class="20")
-    assert list(metrics["accuracy"]) == ["gaussian-nb", "decision-tree"] and "mean_over_learners" in metrics
+    more = "[synthesis.settings]\nsteps = 5\nteacher_rows = 200\n" + more
+    metrics = run("three-hospitals", tmp_path, 0.2, more, rows_per_class="20")
+    assert list(metrics["accuracy"]) == ["gaussian-nb", "decision-tree", "teacher"]
+    assert "mean_over_learners" in metrics and "fidelity" in metrics
     assert {row["silo"] for row in metrics["privacy"]} == set(SILOS)
     product = LabelledSet.load(tmp_path / "three-hospitals" / "run" / "dataset")
     assert product.schema == SCHEMA and len(product) == 40

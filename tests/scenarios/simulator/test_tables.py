@@ -90,7 +90,7 @@ def test_a_table_made_in_code_runs_in_both_modes(tmp_path: Path, mode: str) -> N
 def test_without_an_evaluation_the_picture_has_synthetic_rows_alone(tmp_path: Path) -> None:
     data = 'dataset = "made-patients"\nrecords_per_silo = 400\nsilos = 1'
     path = study(tmp_path / "study", data)
-    path.write_text(path.read_text().replace("@mode@", "centralised") + "[evaluation]\nruns = 0\n")
+    path.write_text(path.read_text().replace("@mode@", "centralised").replace("[evaluation]", "[evaluation]\nruns = 0"))
     metrics = run(str(path), load_scenario(str(path)), tmp_path / "run", Console(quiet=True), noise_seed=1)
     card = checked_run(tmp_path / "run").card
     assert "fidelity" not in metrics and "fidelity" not in card
