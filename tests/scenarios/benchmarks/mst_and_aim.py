@@ -1,4 +1,4 @@
-"""MST and AIM as the library `dpmm` has them, on codes of a table; `bench_tables` runs it in an environment of theirs.
+"""MST and AIM as the library `dpmm` has them, on codes of a table; `bench_tables` runs it with their interpreter.
 
     python mst_and_aim.py MECHANISM EPSILON DELTA SEED RECORDS.npz ROWS.npz
 
