@@ -19,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from dpdd.scenarios.benchmarks import noise as benchmark_noise
     from dpdd.scenarios.benchmarks import poisoning as benchmark_poisoning
     from dpdd.scenarios.benchmarks import silo as benchmark_silo
-    from dpdd.scenarios.benchmarks import subspace_report
+    from dpdd.scenarios.benchmarks import subspace_report, table_classifiers
     from dpdd.scenarios.examples import command as examples
     from dpdd.scenarios.papers import reproduce
     from dpdd.scenarios.simulator.engines import ENGINES, IN_PROCESS
@@ -73,6 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     benchmark_poisoning.add_to(commands)
     benchmark_matching.add_to(commands)
     subspace_report.add_to(commands)
+    table_classifiers.add_to(commands)
     reproduce.add_to(commands)
     commands.add("pretrain", _pretrain, "train a public backbone from public data", add_options=_pretrain_options)
     commands.names["scenario"] = _shipped

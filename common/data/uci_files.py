@@ -21,7 +21,7 @@ from pathlib import Path
 
 from dpdd.common.data.benchmarks import ENVIRONMENT, data_folder, download_folder
 from dpdd.common.errors import DataError
-from dpdd.common.files.untrusted import read_up_to, reading, require_file, shown
+from dpdd.common.files.untrusted import reading, require_file, shown
 
 FOLDER = "tabular"
 MOST_BYTES = 1 << 26
@@ -96,7 +96,7 @@ def _text(path: Path) -> str:
         data = path.read_bytes() if packed <= MOST_BYTES else b""
     else:
         with gzip.open(path) as stream:
-            data = bytes(read_up_to(stream, MOST_BYTES + 1))
+            data = stream.read(MOST_BYTES + 1)
     if packed > MOST_BYTES or len(data) > MOST_BYTES:
         raise DataError(f"{shown(path)} is larger than {MOST_BYTES >> 20} MiB, which this dataset is not")
     return data.decode()

@@ -28,16 +28,17 @@ def check(scenario: Scenario) -> None:
 
 
 def rows_of(silos: Sequence[Silo], scenario: Scenario) -> LabelledSet:
-    """The rows of all these silos, in their order."""
+    """The rows of all these silos, by name."""
     schema = scenario.schema.table
     assert schema is not None
-    parts = [formats.load(silo.settings.data, silo.folder) for silo in silos]
+    parts = [formats.load(silo.settings.data, silo.folder) for silo in sorted(silos, key=lambda silo: silo.folder.name)]
     rows = np.concatenate([np.asarray(part.features[:], dtype=np.float32) for part in parts])
     return LabelledSet(rows, np.concatenate([part.labels for part in parts]), schema.classes, schema=schema)
 
 
 def reference(silos: Sequence[Silo], scenario: Scenario, progress: Progress = silent) -> dict[str, Any]:
-    """For `metrics.json`: how many rows there are, and the scores of the scenario's learners that trained on them."""
+    """For `metrics.json`: the scores of the scenario's learners, and on how many of the rows they trained."""
+    from dpdd.server.evaluation.classical import subset
     from dpdd.server.evaluation.scoring import evaluate
 
     rows, test = rows_of(silos, scenario), scenario.test_rows()
@@ -46,4 +47,4 @@ def reference(silos: Sequence[Silo], scenario: Scenario, progress: Progress = si
     scores.pop("absent_classes", None)
     for score in scores["accuracy"].values():
         score["labels"] = "real"
-    return {"records": len(rows), **scores}
+    return {"records": len(subset(rows.labels, scenario.evaluation.rows, scenario.seed)), **scores}

@@ -18,7 +18,7 @@ from dpdd.common.data.table.schema import TableSchema
 from dpdd.common.data.table.toml import toml_of
 from dpdd.common.errors import ConfigError
 from dpdd.common.files import idx
-from dpdd.common.methods.registry import method
+from dpdd.common.methods.registry import query
 from dpdd.common.models.choice import AUTO, comes_with_dpdd
 from dpdd.common.progress import Console
 from dpdd.common.synthesis.arrow_table import arrow_table
@@ -126,7 +126,7 @@ def write_silo(
         if not unprotected:
             each = (max(epsilon, evaluated.epsilon), max(delta, evaluated.delta))
             epsilon, delta = budget_for_both(scenario, epsilon)
-    chosen = method(scenario.method.name)
+    chosen = query(scenario.method.name)
     own = [name for name in chosen.backbones(chosen.settings(scenario.method.settings)) if not _ships(name)]
     backbones = f"backbones = {json.dumps(own)}\n" if own else ""
     text = f"""\

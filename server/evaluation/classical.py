@@ -55,14 +55,14 @@ def trained(
     runs = settings.runs if learner.draws else min(settings.runs, 1)
     for run in range(runs):
         progress(f"training {learner.title}, {run + 1} of {runs}", run, runs)
-        model = estimator(learner.name, len(present), len(labels), subseed(seed, f"{learner.name} {run}") % 2**32)
+        model = estimator(learner.name, len(present), subseed(seed, f"{learner.name} {run}") % 2**32)
         found.append(TrainedOnRows(_fitted(model, features, numbered), dataset.schema, present))
         progress(f"training {learner.title}, {run + 1} of {runs}", run + 1, runs)
     return found if learner.draws else found * settings.runs
 
 
 def subset(labels: NDArray[np.int64], most: int, seed: int) -> NDArray[np.int64]:
-    """Positions of at most so many rows, in their order: of every class the same share, rounded up.
+    """Positions of at most so many rows, in their order: of every class the same share, and one row at least.
 
     >>> subset(np.array([0] * 8 + [1] * 2), 5, seed=0).tolist()
     [1, 3, 4, 6, 8]
@@ -73,83 +73,83 @@ def subset(labels: NDArray[np.int64], most: int, seed: int) -> NDArray[np.int64]
     taken = []
     for label in np.unique(labels):
         own = order[labels[order] == label]
-        taken.append(own[: -(-most * len(own) // len(labels))])
+        taken.append(own[: max(1, most * len(own) // len(labels))])
     return np.sort(np.concatenate(taken))
 
 
-def estimator(name: str, classes: int, rows: int, seed: int) -> Any:
-    """The untrained classifier called `name`, for so many classes and rows."""
-    return _ESTIMATORS[name](classes, rows, seed)
+def estimator(name: str, classes: int, seed: int) -> Any:
+    """The untrained classifier called `name`, for so many classes."""
+    return _ESTIMATORS[name](classes, seed)
 
 
-def _logistic_regression(classes: int, rows: int, seed: int) -> Any:
+def _logistic_regression(classes: int, seed: int) -> Any:
     from sklearn.linear_model import LogisticRegression
 
     return LogisticRegression(solver="lbfgs", max_iter=5000)
 
 
-def _gaussian_nb(classes: int, rows: int, seed: int) -> Any:
+def _gaussian_nb(classes: int, seed: int) -> Any:
     from sklearn.naive_bayes import GaussianNB
 
     return GaussianNB()
 
 
-def _bernoulli_nb(classes: int, rows: int, seed: int) -> Any:
+def _bernoulli_nb(classes: int, seed: int) -> Any:
     from sklearn.naive_bayes import BernoulliNB
 
     return BernoulliNB(binarize=0.5)
 
 
-def _linear_svc(classes: int, rows: int, seed: int) -> Any:
+def _linear_svc(classes: int, seed: int) -> Any:
     from sklearn.svm import LinearSVC
 
     return LinearSVC(max_iter=10000, tol=1e-8, loss="hinge", random_state=seed)
 
 
-def _decision_tree(classes: int, rows: int, seed: int) -> Any:
+def _decision_tree(classes: int, seed: int) -> Any:
     from sklearn.tree import DecisionTreeClassifier
 
     return DecisionTreeClassifier(class_weight="balanced", random_state=seed)
 
 
-def _lda(classes: int, rows: int, seed: int) -> Any:
+def _lda(classes: int, seed: int) -> Any:
     from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
     # There are at most classes - 1 directions; predictions use all of them anyway.
     return LinearDiscriminantAnalysis(solver="eigen", n_components=min(9, classes - 1), tol=1e-8, shrinkage=0.5)
 
 
-def _adaboost(classes: int, rows: int, seed: int) -> Any:
+def _adaboost(classes: int, seed: int) -> Any:
     from sklearn.ensemble import AdaBoostClassifier
 
     return AdaBoostClassifier(n_estimators=1000, learning_rate=0.7, random_state=seed)  # SAMME: SAMME.R is no more
 
 
-def _bagging(classes: int, rows: int, seed: int) -> Any:
+def _bagging(classes: int, seed: int) -> Any:
     from sklearn.ensemble import BaggingClassifier
 
-    return BaggingClassifier(max_samples=max(0.1, 1 / rows), n_estimators=20, random_state=seed)
+    return BaggingClassifier(max_samples=0.1, n_estimators=20, random_state=seed)
 
 
-def _random_forest(classes: int, rows: int, seed: int) -> Any:
+def _random_forest(classes: int, seed: int) -> Any:
     from sklearn.ensemble import RandomForestClassifier
 
     return RandomForestClassifier(n_estimators=100, class_weight="balanced", random_state=seed)
 
 
-def _gradient_boosting(classes: int, rows: int, seed: int) -> Any:
+def _gradient_boosting(classes: int, seed: int) -> Any:
     from sklearn.ensemble import GradientBoostingClassifier
 
     return GradientBoostingClassifier(subsample=0.1, n_estimators=50, random_state=seed)
 
 
-def _mlp(classes: int, rows: int, seed: int) -> Any:
+def _mlp(classes: int, seed: int) -> Any:
     from sklearn.neural_network import MLPClassifier
 
     return MLPClassifier(random_state=seed)
 
 
-def _xgboost(classes: int, rows: int, seed: int) -> Any:
+def _xgboost(classes: int, seed: int) -> Any:
     from xgboost import XGBClassifier
 
     # multi:softprob is for three classes and more; depth and rate are what was not listed there: 0.90's defaults.
@@ -164,7 +164,7 @@ def _xgboost(classes: int, rows: int, seed: int) -> Any:
     )
 
 
-_ESTIMATORS: Mapping[str, Callable[[int, int, int], Any]] = {
+_ESTIMATORS: Mapping[str, Callable[[int, int], Any]] = {
     "logistic-regression": _logistic_regression,
     "gaussian-nb": _gaussian_nb,
     "bernoulli-nb": _bernoulli_nb,

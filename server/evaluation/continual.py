@@ -35,8 +35,8 @@ from dpdd.common.methods.base import DataKind, RunDescription
 from dpdd.common.methods.registry import method
 from dpdd.common.models.backbone import Backbone
 from dpdd.common.synthesis.labelled_set import LabelledSet
+from dpdd.common.synthesis.linear_teacher import LinearTeacher
 from dpdd.common.synthesis.priors import ClassCounts, Priors, shares
-from dpdd.common.synthesis.teacher import Teacher
 from dpdd.server.evaluation.base import Answers, Score
 from dpdd.server.evaluation.scoring import ACCURACY, absent_classes, described, logits_of, measured, train_learners
 from dpdd.server.run.pipeline import Run, Stage, class_counts
@@ -134,7 +134,7 @@ def relabelled(labels: NDArray[np.int64], classes: Sequence[str], some: Sequence
     return new[labels]
 
 
-def join(sets: Sequence[LabelledSet], teacher: Teacher | None = None) -> LabelledSet:
+def join(sets: Sequence[LabelledSet], teacher: LinearTeacher | None = None) -> LabelledSet:
     """Sets of different classes as one: the classes of the first, then those of the second, and so on.
 
     Soft labels stay what each set's own teacher gave them, with no chance for the classes of other sets: an image's
@@ -168,7 +168,9 @@ def _with_priors(joined: LabelledSet, run: Run, tasks: Sequence[Sequence[Stage]]
     return replace(joined, priors=tuple(assumed.tolist()))
 
 
-def _teacher(sets: Sequence[LabelledSet], tasks: Sequence[Sequence[Stage]], priors: Priors | None) -> Teacher | None:
+def _teacher(
+    sets: Sequence[LabelledSet], tasks: Sequence[Sequence[Stage]], priors: Priors | None
+) -> LinearTeacher | None:
     """A classifier for the classes of all tasks: that of the only one, or what their first stages say together.
 
     None where the method has no such thing, or where silos sent finished sets, and so no sums that could be joined.

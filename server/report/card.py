@@ -150,11 +150,10 @@ def _records_per_class(product: Product) -> dict[str, Any]:
 
 
 def _teacher_facts(product: Product, folder: Path) -> dict[str, Any]:
-    """The hash of the saved teacher, and the public backbone that it needs."""
+    """The hash of the saved teacher, and what it needs."""
     if product.teacher is None:
         return {}
-    backbone = {"name": Path(product.teacher.backbone).name, "sha256": product.teacher.backbone_sha256}
-    return {"teacher_sha256": file_sha256(folder / "dataset" / TEACHER), "teacher_backbone": backbone}
+    return {"teacher_sha256": file_sha256(folder / "dataset" / TEACHER), **product.teacher.facts}
 
 
 def _evaluation(scenario: Scenario, scores: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,11 +19,9 @@ def markdown(card: Mapping[str, Any]) -> str:
     """The whole of `CARD.md`."""
     teacher = ""
     if "teacher_sha256" in card:
-        backbone = card["teacher_backbone"]
-        teacher = (
-            f"- `dataset/{TEACHER}`, made from the same releases, has SHA-256 `{card['teacher_sha256']}`.\n"
-            f"  It stands on the public backbone `{backbone['name']}` with SHA-256 `{backbone['sha256']}`.\n"
-        )
+        teacher = f"- `dataset/{TEACHER}`, made from the same releases, has SHA-256 `{card['teacher_sha256']}`.\n"
+        if (backbone := card.get("teacher_backbone")) is not None:  # a table's needs none
+            teacher += f"  It stands on the public backbone `{backbone['name']}` with SHA-256 `{backbone['sha256']}`.\n"
     sections = [
         f"# {card['name']}",
         about_text(card),
@@ -55,6 +53,8 @@ def about_text(card: Mapping[str, Any]) -> str:
 
 
 def _shape_in_words(card: Mapping[str, Any]) -> str:
+    if "described" in card:
+        return ""
     if "image_shape" not in card:
         return f" ({len(card['columns'])} columns)"
     channels, height, width = card["image_shape"]

@@ -21,6 +21,7 @@ from dpdd.server.evaluation.metrics import METRICS, Metric
 _TITLES = {
     **{name: learner.title for name, learner in LEARNERS.items()},
     **{name: bundled.title for name, bundled in BUNDLED.items()},
+    "linear": "logistic regression on one-hot cells",
 }
 
 _LEARNT_FROM = {
@@ -61,7 +62,7 @@ def left_out_lines(about: Mapping[str, Any]) -> list[str]:
 
 def real_in_words(real: Mapping[str, Any]) -> str:
     """What the scores on real records are."""
-    return f"for comparison, on the {real['records']} real records of the simulated silos, which no noise protects:"
+    return f"for comparison, trained on {real['records']} real records of the simulated silos, which no noise protects:"
 
 
 def score_table(metrics: Mapping[str, Any]) -> str:

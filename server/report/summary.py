@@ -30,10 +30,18 @@ def summary(metrics: Mapping[str, Any], folder: Path) -> str:
     if metrics.get("lost_in_noise"):
         lines.append(lost_in_words(metrics["lost_in_noise"]))
     lines += [line for scores in tables(metrics) for line in (scores, "")]
-    if not all(row["releasable"] for row in metrics["privacy"]):
-        lines.append("This was a simulation with repeatable or no noise: it protects nobody.")
     if "fidelity" in metrics:
         lines += [distances_table(metrics["fidelity"]), ""]
+    if not all(row["releasable"] for row in metrics["privacy"]):
+        lines.append("This was a simulation with repeatable or no noise: it protects nobody.")
+    if "description" in metrics:
+        path = folder / "dataset" / metrics["dataset"]["file"]
+        lines += [
+            metrics["description"]["columns_toml"],
+            f"these columns are in {path}: put them into the scenario and every silo.toml, as they are or corrected",
+            f"what it promises, and how to check it: {folder / 'CARD.md'}",
+        ]
+        return "\n".join(lines)
     picture = "preview.png" if "images" in metrics["dataset"] else MARGINALS if "rows" in metrics["dataset"] else ""
     look = f" (look at {picture})" if picture else ""
     lines += [

@@ -11,7 +11,7 @@ from dpdd.common.data.labelled_images import LabelledImages
 from dpdd.common.data.labelled_rows import LabelledRows
 from dpdd.common.errors import ConfigError, WireError
 from dpdd.common.methods.base import DataKind, RunDescription
-from dpdd.common.methods.registry import method
+from dpdd.common.methods.registry import query
 from dpdd.common.models import backbone as backbones
 from dpdd.common.models.choice import AUTO
 from dpdd.common.wire.request import Kind, decode_request
@@ -28,7 +28,7 @@ SMALLEST_FOR_CONVNET = 8
 def check_before_asking(scenario: Scenario) -> None:
     """An error of one sentence for the first thing that would stop this run, or its evaluation, later on."""
     schema = scenario.schema
-    chosen = method(scenario.method.name)
+    chosen = query(scenario.method.name)
     if DataKind.of_shape(schema.shape) not in chosen.data_kinds:
         taken = " or ".join(sorted(kind.value for kind in chosen.data_kinds))
         raise ConfigError(f"{chosen.name} takes records of kind {taken}, and data.shape is that of kind {schema.kind}")
@@ -48,7 +48,7 @@ def check_before_asking(scenario: Scenario) -> None:
 
 def backbone_in_words(scenario: Scenario) -> str | None:
     """Which public backbones records pass through, and whether somebody named them; None for a method without one."""
-    chosen = method(scenario.method.name)
+    chosen = query(scenario.method.name)
     settings, run = resolved_settings(scenario)
     names = chosen.backbones(settings)
     if not names:
@@ -65,7 +65,7 @@ def _check_request(scenario: Scenario, classes: tuple[str, ...]) -> None:
         decode_request(request.encode())
     except WireError as error:
         raise ConfigError(f"silos could not read the request: {error}") from None
-    chosen = method(request.method)
+    chosen = query(request.method)
     settings, run = resolved_settings(scenario, classes)
     for name in chosen.backbones(settings):
         _check_backbone(name, run)

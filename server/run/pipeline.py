@@ -23,8 +23,8 @@ from dpdd.common import flower  # first: it turns Flower's telemetry off
 from flwr.serverapp import Grid
 
 from dpdd.common.errors import DpddError, IntegrityError, WireError
-from dpdd.common.methods.base import RunDescription
-from dpdd.common.methods.registry import method
+from dpdd.common.methods.base import DataKind, RunDescription
+from dpdd.common.methods.registry import method, query
 from dpdd.common.models.backbone import Backbone
 from dpdd.common.progress import Console
 from dpdd.common.synthesis.labelled_set import LabelledSet
@@ -89,7 +89,8 @@ class Run:
             scores: dict[str, Any] = {"accuracy": {}}
             trained = Trained()
             test = self.test_data()
-            if self.scenario.evaluation.runs and (test is not None or at_silos is not None):
+            asked_models = () if at_silos is None else at_silos.models_of(DataKind.of_shape(asked[0].request.shape))
+            if self.scenario.evaluation.runs and (test is not None or "convnet" in asked_models):
                 with self.phase("evaluation"):
                     trained = train_learners(
                         product, self.scenario.evaluation, public, self.scenario.seed, self.console
@@ -100,7 +101,7 @@ class Run:
             if at_silos is None:
                 return metrics
             # The dataset is there, whatever becomes of this round.
-            models = sent_models(product, trained, at_silos.models)
+            models = sent_models(product, trained, asked_models)
             evaluated = evaluate_at_silos(self, grid, models, stages, store)
             if evaluated is None:
                 return metrics
@@ -163,7 +164,7 @@ class Run:
         request = asked[0].request
         if request.kind is Kind.DISTILLED_SET:
             return 1
-        chosen = method(request.method)
+        chosen = query(request.method)
         return chosen.stages(chosen.settings(request.settings))
 
     def next_stage(
