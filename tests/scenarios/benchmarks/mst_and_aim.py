@@ -1,4 +1,4 @@
-"""MST and AIM as the library `dpmm` has them, on codes of a table; `bench_tables` runs it with their interpreter.
+"""MST and AIM as the library `dpmm` has them, on codes of a table: run by `bench_tables` with another interpreter.
 
     python mst_and_aim.py MECHANISM EPSILON DELTA SEED RECORDS.npz ROWS.npz
 
