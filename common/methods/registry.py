@@ -8,7 +8,7 @@ Its public half is a folder of `common/methods/` with a `method` module, its pri
 'dp_merf'
 >>> method("dp-magic")
 Traceback (most recent call last):
-dpdd.common.errors.ConfigError: there is no method 'dp-magic'; known are dm, dosser, dp-merf, ndpdc, psg, sps, sps-table
+dpdd.common.errors.ConfigError: there is no method 'dp-magic'; known are dm, dosser, dp-merf, kip-moments, ndpdc, psg, sps, sps-table
 >>> sorted(QUERIES.keys() - METHODS.keys())
 ['evaluation']
 """
@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 from dpdd.common.errors import ConfigError
 from dpdd.common.methods.base import DataKind, Method, Query, check_complete
+from dpdd.common.methods.dp_kip.moments_method import KIPMoments
 from dpdd.common.methods.dp_merf.method import DPMERF
 from dpdd.common.methods.evaluation.query import Evaluation
 from dpdd.common.methods.matching.method import Matching
@@ -51,6 +52,11 @@ METHODS: dict[str, AnyMethod] = register(
             "sps",
             "matched moments of a public network's activations",
             "Summarize, Privatize, Synthesize (SPS and SPS+)",
+        ),
+        KIPMoments(
+            "kip-moments",
+            "images whose kernel ridge regression fits the moments that SPS releases",
+            "KIP's objective, by moments instead of gradients (docs/dp-kip.md)",
         ),
         SPSTable(
             "sps-table",
