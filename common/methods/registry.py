@@ -6,9 +6,11 @@ Its public half is a folder of `common/methods/` with a `method` module, its pri
 
 >>> method("dp-merf").family
 'dp_merf'
->>> method("dp-magic")
+>>> sorted(METHODS)
+['dm', 'dosser', 'dp-merf', 'kip-moments', 'ndpdc', 'psg', 'sps', 'sps-table']
+>>> method("dp-magic")  # doctest: +ELLIPSIS
 Traceback (most recent call last):
-dpdd.common.errors.ConfigError: there is no method 'dp-magic'; known are dm, dosser, dp-merf, kip-moments, ndpdc, psg, sps, sps-table
+dpdd.common.errors.ConfigError: there is no method 'dp-magic'; known are dm, dosser, dp-merf, kip-moments, ...
 >>> sorted(QUERIES.keys() - METHODS.keys())
 ['evaluation']
 """

@@ -1,9 +1,9 @@
 """KIP from moments: the public half. It asks silos for what SPS asks, and makes a support set of it.
 
 For a finite feature map φ the kernel ridge classifier of a support set is linear in φ, and its squared loss on private
-data depends on that data only through the second moment and the class sums of φ: what SPS's first stage releases, of the
-image embedding. So the support set is optimised against one release, in one shot, for as long as one likes, federated
-by plain sums. The paper takes a noisy gradient of every step instead (Vinaroz and Park, 2024).
+data depends on that data only through the second moment and the class sums of φ: what SPS's first stage releases, of
+the image embedding. So the support set is optimised against one release, in one shot, for as long as one likes,
+federated by plain sums. The paper takes a noisy gradient of every step instead (Vinaroz and Park, 2024).
 
 Privacy: nothing is released but what SPS releases, by SPS's private half; all else is post-processing. One set of
 releases serves both methods (`synthesis.also` in a scenario).

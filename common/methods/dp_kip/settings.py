@@ -25,6 +25,6 @@ class MomentsSettings(Settings):
     labels: Literal["hard", "solved"] = "hard"
     ridge: Annotated[float, Field(gt=0.0)] = RIDGE
     steps: Annotated[int, Field(ge=1, le=100_000)] = 300
-    learning_rate: Annotated[float, Field(gt=0.0)] = 0.02
+    learning_rate: Annotated[float, Field(gt=0.0)] = 0.05
     smoothness: Annotated[float, Field(ge=0.0)] = 0.0
     average_last_stages: Annotated[int, Field(ge=1, le=50)] = 1

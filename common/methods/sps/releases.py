@@ -88,7 +88,7 @@ class SPSReleases:
 
     def teacher_of(self, weights: NDArray[np.float32], settings: MethodSettings, run: RunDescription) -> Teacher:
         """The classifier with these weights on the run's embedding."""
+        from dpdd.common.methods.sps.released_classifier import teacher_with
         from dpdd.common.methods.sps.specification import specification, with_backbone
-        from dpdd.common.methods.sps.synthesis import teacher_with
 
         return teacher_with(weights, with_backbone(settings, run.shape), specification(settings, run, 0))

@@ -1,7 +1,10 @@
 import math
+from itertools import pairwise
 
 import pytest
 import torch
+from torch import Tensor, nn
+
 from dpdd.common.methods.dp_kip.kernels import (
     FeatureKernel,
     FullyConnectedNTK,
@@ -10,7 +13,6 @@ from dpdd.common.methods.dp_kip.kernels import (
     linear_weights,
     predictions,
 )
-from torch import Tensor, nn
 
 WIDTH, NETWORKS = 512, 24
 
@@ -22,7 +24,7 @@ class WideNetwork(nn.Module):
         super().__init__()
         sizes = [inputs, *[WIDTH] * ntk.depth, 1]
         self.ntk = ntk
-        self.weights = nn.ParameterList(torch.randn(a, b, dtype=torch.float64) for a, b in zip(sizes, sizes[1:]))
+        self.weights = nn.ParameterList(torch.randn(a, b, dtype=torch.float64) for a, b in pairwise(sizes))
         self.biases = nn.ParameterList(torch.randn(size, dtype=torch.float64) for size in sizes[1:])
 
     def forward(self, x: Tensor) -> Tensor:
