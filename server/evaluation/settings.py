@@ -52,7 +52,8 @@ class EvaluationSection(LearnerSettings):
     """Who learns from the synthetic set, how (`LearnerSettings`), and what is measured on real test data.
 
     `learners`: `convnet`, from scratch; `probe`, `fine-tune` and `ensemble`, the fine-tuned networks together, from the
-    public `backbone` (left out: the method's own). `metrics`: left out, `balanced-accuracy` and `macro-roc-auc` beside
+    public `backbone` (left out: the method's own); `krr` and `krr-features`, kernel ridge regression on that backbone,
+    and `krr-ntk`, on pixels. `metrics`: left out, `balanced-accuracy` and `macro-roc-auc` beside
     `accuracy`, which is always measured. `runs = 0` trains nobody. `at_silos` asks the silos for an evaluation on
     records that nobody else may see.
     """

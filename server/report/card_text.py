@@ -9,6 +9,7 @@ from typing import Any
 from dpdd.common.cli import table
 from dpdd.common.privacy import events
 from dpdd.common.synthesis.product_files import TEACHER
+from dpdd.server.report.also import also_text
 from dpdd.server.report.joining import joining_text
 from dpdd.server.report.product import in_words
 from dpdd.server.report.scores import at_silos_table, facts_table
@@ -29,6 +30,7 @@ def markdown(card: Mapping[str, Any]) -> str:
         f"## Privacy\n\n{privacy_text(card)}",
         *([f"## What came from which silo\n\n{text}"] if (text := joining_text(card)) else []),
         *([f"## What learners reached\n\n{text}"] if (text := evaluation_text(card)) else []),
+        *([f"## Also made from these releases\n\n{text}"] if (text := also_text(card)) else []),
         f"## Licence\n\n{licence_text(card)}",
         f"## Verifying\n\n- `dataset/{card['file']}` has SHA-256 `{card['dataset_sha256']}`.\n{teacher}"
         "- Every release named above lies in `store/` under its SHA-256, signed (Ed25519) with the key in\n"

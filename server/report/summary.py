@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dpdd.common.cli import table
+from dpdd.server.report.also import also_lines
 from dpdd.server.report.card_text import budget_cells
 from dpdd.server.report.joining import implausible_lines, influence_table, lost_in_words
 from dpdd.server.report.product import in_words
@@ -29,6 +30,7 @@ def summary(metrics: Mapping[str, Any], folder: Path) -> str:
     if metrics.get("lost_in_noise"):
         lines.append(lost_in_words(metrics["lost_in_noise"]))
     lines += [line for scores in tables(metrics) for line in (scores, "")]
+    lines += also_lines(metrics, folder)
     if not all(row["releasable"] for row in metrics["privacy"]):
         lines.append("This was a simulation with repeatable or no noise: it protects nobody.")
     look = " (look at preview.png)" if "images" in metrics["dataset"] else ""

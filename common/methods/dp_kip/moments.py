@@ -51,10 +51,13 @@ class Goal:
         return self.wanted.square().sum()
 
     def loss(self, weights: Tensor) -> Tensor:
-        """|sW - W*|²_Q for the best s ≥ 0, as a share of |W*|²_Q: the scale of a classifier decides nothing."""
+        """|sW - W*|²_Q for the best s, as a share of |W*|²_Q: the scale of a classifier decides nothing.
+
+        From 1 to 2 where that s would be negative, so that a classifier which says the opposite has somewhere to go.
+        """
         given = weights @ self.root.T
-        product = (given * self.wanted).sum().clamp_min(0.0)
-        return 1.0 - product.square() / (given.square().sum() * self.squares).clamp_min(1e-30)
+        product = (given * self.wanted).sum()
+        return 1.0 - product * product.abs() / (given.square().sum() * self.squares).clamp_min(1e-30)
 
     @torch.no_grad()
     def labels(self, features: Tensor, ridge: float) -> Tensor:
