@@ -33,6 +33,8 @@ from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.common.synthesis.runner import Pixels, SynthesisRunner, fingerprint, moved
 from dpdd.common.synthesis.statistics import Statistics
 
+PICTURE_WEIGHT = 5.0
+"""Of the small picture's moments beside the features', as in SPS."""
 RANGE_WEIGHT = 10.0
 """Of pixels outside [0, 1]: kernels see them clamped, and this brings them back."""
 
@@ -107,10 +109,10 @@ class SupportSetTask:
         generator = torch.Generator().manual_seed(subseed(self.run.public_seed, f"kip support set {number}"))
         pyramid = ImagePyramid(len(self.labels), self.run.image_shape, generator, device=device)
         embedding, network = self._features
+        moment_loss = MomentLoss.of(self.released.moments, embedding)
         if embedding.side:
-            drawn = MomentLoss.of(self.released.moments, embedding).draw(self.labels, generator)
-            pyramid.start_from(embedding.pictures(drawn))
-        parts = (self.goal, network, centred(self.labels, len(self.run.classes)))
+            pyramid.start_from(embedding.pictures(moment_loss.draw(self.labels, generator)))
+        parts = (self.goal, moment_loss, network, self.labels)
         if device.type != "cpu":
             parts = moved(parts, device)
         return _optimise(pyramid, embedding, *parts, self.settings)
@@ -138,10 +140,12 @@ def _optimise(
     pyramid: ImagePyramid,
     embedding: ImageEmbedding,
     goal: Goal,
+    moment_loss: MomentLoss,
     network: FeatureNetwork,
-    targets: Tensor,
+    labels: Tensor,
     settings: MomentsSettings,
 ) -> Iterator[ImagePyramid]:
+    targets = centred(labels, len(goal.wanted))
     optimiser = torch.optim.Adam(pyramid.levels, lr=settings.learning_rate, betas=(0.9, 0.99))
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, settings.steps)
     for _ in range(settings.steps):
@@ -151,6 +155,9 @@ def _optimise(
         if settings.labels == "solved":  # at their best the loss is flat in them, so this gradient is the right one
             targets = centred(goal.labels(features.detach(), settings.ridge), targets.shape[1])
         loss = goal.loss(linear_weights(features, targets, settings.ridge))
+        if settings.moment_weight:
+            of_features, of_pictures = moment_loss.losses(features, labels)
+            loss = loss + settings.moment_weight * (of_features + PICTURE_WEIGHT * of_pictures)
         loss = loss + RANGE_WEIGHT * outside(images) + settings.smoothness * roughness(images)
         optimiser.zero_grad(set_to_none=True)
         loss.backward()

@@ -26,5 +26,6 @@ class MomentsSettings(Settings):
     ridge: Annotated[float, Field(gt=0.0)] = RIDGE
     steps: Annotated[int, Field(ge=1, le=100_000)] = 300
     learning_rate: Annotated[float, Field(gt=0.0)] = 0.05
+    moment_weight: Annotated[float, Field(ge=0.0)] = 0.0
     smoothness: Annotated[float, Field(ge=0.0)] = 0.0
     average_last_stages: Annotated[int, Field(ge=1, le=50)] = 1
