@@ -2,8 +2,8 @@
 
 `krr` takes the image embedding of a public backbone, which is what `kip-moments` makes sets for; `krr-features` the
 inner product of the backbone's features as they are, as DP-KIP's ScatterNet kernel does; `krr-ntk` the neural tangent
-kernel of an infinitely wide fully connected network, on pixels that are standardised by the set's own mean and
-deviation. A set that was made with one kernel and is judged by another tells what it is worth beyond its own.
+kernel of an infinitely wide fully connected network, on pixels in [0, 1]. A set that was made with one kernel and is
+judged by another tells what it is worth beyond its own.
 
 Nothing in it is random, so there is one classifier, however many `runs` other learners have.
 
@@ -49,10 +49,9 @@ def kernel_regression(
     images, labels = training_data(dataset, settings)
     targets, ridge = centred(labels, len(dataset.classes)).double(), settings.krr.ridge
     if kernel == "ntk":
-        mean, std = images.mean(), images.std() + 1e-6
-        support, ntk = (images.double() - mean) / std, FullyConnectedNTK(settings.krr.depth)
+        support, ntk = images.double(), FullyConnectedNTK(settings.krr.depth)
         dual = SHARPNESS * coefficients(ntk(support, support), targets, ridge)
-        return lambda seen: (ntk((seen.double() - mean) / std, support) @ dual).to(seen)
+        return lambda seen: (ntk(seen.double(), support) @ dual).to(seen)
     assert public is not None  # the learner insists on one
     features = _features(kernel, dataset, public)
     with torch.no_grad():

@@ -52,19 +52,31 @@ class FullyConnectedNTK:
     def __call__(self, x: Tensor, z: Tensor) -> Tensor:
         """The kernel matrix (N, M)."""
         x, z = x.flatten(1), z.flatten(1)
+        return self.of_products(x @ z.T, x.square().sum(1)[:, None], z.square().sum(1), x.shape[1])
+
+    def of_products(self, products: Tensor, of_x: Tensor, of_z: Tensor, size: int) -> Tensor:
+        """The kernel of inputs of `size` numbers with these x·z, |x|² and |z|²; elementwise."""
         weight, bias = self.weight_std**2, self.bias_std**2
-        scale = weight / x.shape[1]
-        covariance = scale * x @ z.T + bias
-        of_x, of_z = (scale * each.square().sum(1) + bias for each in (x, z))
-        tangent, nearly_one = covariance, 1.0 - 2.0 * torch.finfo(x.dtype).eps
+        covariance, of_x, of_z = (weight / size * each + bias for each in (products, of_x, of_z))
+        tangent, nearly_one = covariance, 1.0 - 2.0 * torch.finfo(products.dtype).eps
         for _ in range(self.depth):
-            norms = (of_x[:, None] * of_z).clamp_min(torch.finfo(x.dtype).tiny).sqrt()
+            norms = (of_x * of_z).clamp_min(torch.finfo(products.dtype).tiny).sqrt()
             cosine = (covariance / norms).clamp(-nearly_one, nearly_one)
             rest = math.pi - torch.arccos(cosine)
             after = norms * ((1.0 - cosine.square()).sqrt() + rest * cosine) / (2.0 * math.pi)
             covariance = weight * after + bias
             tangent = covariance + weight * tangent * rest / (2.0 * math.pi)
             of_x, of_z = (weight * each / 2.0 + bias for each in (of_x, of_z))
+        return tangent
+
+    def of_itself(self, of_x: Tensor, size: int) -> Tensor:
+        """The kernel of an input and itself, from |x|²: θ is 0, so it is linear in that."""
+        weight, bias = self.weight_std**2, self.bias_std**2
+        covariance = weight / size * of_x + bias
+        tangent = covariance
+        for _ in range(self.depth):
+            covariance = weight * covariance / 2.0 + bias
+            tangent = covariance + weight * tangent / 2.0
         return tangent
 
 

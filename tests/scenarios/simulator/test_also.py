@@ -107,6 +107,9 @@ def test_verify_finds_another_further_dataset_than_the_card_s(
     shutil.rmtree(folder / "more")
     shutil.move(tmp_path / "aside", folder / "more")
     assert server(["verify", str(tmp_path / "run")]) == 0
+    shutil.copytree(folder / "kip", folder / "stranger")
+    refused("'stranger' is in the card or in this folder, and not in both")
+    shutil.rmtree(folder / "stranger")
     (folder / "more" / "teacher.safetensors").write_bytes(b"another")
     refused("more/teacher.safetensors: this is not what the card says")
     for bad in ("kip", {"name": "kip"}, {**card["also"][0], "file": "../../card.json"}):

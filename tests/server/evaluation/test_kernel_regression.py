@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -69,14 +71,19 @@ def test_the_embedding_is_the_set_s_own_where_the_backbone_is() -> None:
 def test_soft_labels_are_learnt_from_and_never_augmentations() -> None:
     soft = np.full((30, 3), 0.1, np.float32)
     soft[np.arange(30), (np.arange(30) + 1) % 3] = 0.8  # everybody is the next class
+    embedding = ImageEmbedding(5, 2, 1)
+    teacher = Teacher(
+        np.zeros((3, embedding.dimensions), np.float32), SCATTER.card.name, SCATTER.card.sha256, embedding
+    )
+    own = replace(dataset(soft), teacher=teacher)  # which would say nothing of augmentations
     labels = {"hard": "hard", "soft": "soft", "teacher": "soft"}
     for asked, taken in labels.items():
         settings = EvaluationSection(learners=("krr",), labels=asked, metrics=())
-        trained = train_learners(dataset(soft), settings, SCATTER, seed=0)
+        trained = train_learners(own, settings, SCATTER, seed=0)
         answers = trained["krr"][0](dataset().as_torch().tensors[0]).argmax(1)
         assert answers.tolist() == [(label + (taken == "soft")) % 3 for label in dataset().labels]
         test = LabelledImages(*bars(30, 2), dataset().classes)
-        shown = described({"krr": scores(trained["krr"], test)}, dataset(soft), settings, SCATTER)
+        shown = described({"krr": scores(trained["krr"], test)}, own, settings, SCATTER)
         assert (shown["accuracy"]["krr"]["labels"], shown["accuracy"]["krr"]["backbone"]) == (taken, SCATTER.card.name)
 
 

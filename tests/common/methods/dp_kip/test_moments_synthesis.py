@@ -27,7 +27,7 @@ from tests.common.methods.sps.released import statistics_of
 
 backbone = world.backbone
 RUN = RunDescription(("left", "middle", "right"), SHAPE, 1, images_per_class=6)
-QUICK = MomentsSettings(steps=80)
+QUICK = MomentsSettings(steps=80, moment_weight=0.0, smoothness=0.0)
 
 
 def settings_for(backbone: str) -> MethodSettings:
@@ -64,6 +64,16 @@ def test_the_set_s_regression_is_the_classifier_in_the_releases(backbone: str, c
     task = SupportSetTask(statistics, settings_for(backbone), settings, RUN)
     assert float(task.goal.loss(weights_of(backbone, dataset))) < 0.1
     assert accuracy(backbone, weights_of(backbone, dataset)) > 0.9
+
+
+def test_images_are_made_for_the_labels_that_are_solved_for(backbone: str) -> None:
+    """Not for hard ones, which would only be solved for when the images are finished."""
+    few = MomentsSettings(steps=3)
+    hard, solved = (
+        synthesise(released(backbone), settings_for(backbone), few.model_copy(update={"labels": labels}), RUN)
+        for labels in ("hard", "solved")
+    )
+    assert not np.array_equal(hard.images, solved.images)
 
 
 def test_noise_that_makes_the_second_moment_indefinite_is_survived(backbone: str) -> None:
@@ -134,3 +144,18 @@ def test_it_asks_for_what_sps_asks_for() -> None:
     assert kip.family == sps.family
     with pytest.raises(ConfigError, match="kip-moments needs moments of the image embedding"):
         kip.settings({"features": 0, "picture": 0, "thumbnail": 3})
+
+
+def test_a_moment_weight_keeps_images_like_their_classes(backbone: str) -> None:
+    """Without it, nothing but the classifier counts; with it, embeddings have the released class means, nearly."""
+    statistics, distances, losses = released(backbone), [], []
+    for weight in (0.0, 1.0):
+        settings = QUICK.model_copy(update={"moment_weight": weight})
+        dataset = synthesise(statistics, settings_for(backbone), settings, RUN)
+        task = SupportSetTask(statistics, settings_for(backbone), settings, RUN)
+        features = embeddings_of(spec_for(backbone), torch.from_numpy(dataset.images).float() / 255.0)
+        means = features.unflatten(0, (CLASSES, -1)).mean(1)
+        distances.append(float((means - task.released.moments.means).norm()))
+        losses.append(float(task.goal.loss(weights_of(backbone, dataset))))
+    assert distances[1] < 0.5 * distances[0]
+    assert losses[1] < 0.2
