@@ -6,9 +6,11 @@ Its public half is a folder of `common/methods/` with a `method` module, its pri
 
 >>> method("dp-merf").family
 'dp_merf'
->>> method("dp-magic")
+>>> sorted(METHODS)
+['dm', 'dosser', 'dp-merf', 'kip-moments', 'ndpdc', 'psg', 'sps', 'sps-table']
+>>> method("dp-magic")  # doctest: +ELLIPSIS
 Traceback (most recent call last):
-dpdd.common.errors.ConfigError: there is no method 'dp-magic'; known are dm, dosser, dp-merf, ndpdc, psg, sps, sps-table
+dpdd.common.errors.ConfigError: there is no method 'dp-magic'; known are dm, dosser, dp-merf, kip-moments, ...
 >>> sorted(QUERIES.keys() - METHODS.keys())
 ['column-histograms', 'evaluation']
 """
@@ -24,6 +26,7 @@ from dpdd.common.errors import ConfigError
 from dpdd.common.methods.base import DataKind, Method, Query, check_complete
 from dpdd.common.methods.column_histograms.query import NAME as COLUMN_HISTOGRAMS
 from dpdd.common.methods.column_histograms.query import ColumnHistograms
+from dpdd.common.methods.dp_kip.moments_method import KIPMoments
 from dpdd.common.methods.dp_merf.method import DPMERF
 from dpdd.common.methods.evaluation.query import Evaluation
 from dpdd.common.methods.matching.method import Matching
@@ -53,6 +56,11 @@ METHODS: dict[str, AnyMethod] = register(
             "sps",
             "matched moments of a public network's activations",
             "Summarize, Privatize, Synthesize (SPS and SPS+)",
+        ),
+        KIPMoments(
+            "kip-moments",
+            "images whose kernel ridge regression fits the moments that SPS releases",
+            "KIP's objective, by moments instead of gradients (docs/dp-kip.md)",
         ),
         SPSTable(
             "sps-table",

@@ -116,6 +116,10 @@ class Learner(ABC):
         """What `train_networks` trains: learners for which this is the same share the networks."""
         return self.name
 
+    def own(self, settings: LearnerSettings) -> LearnerSettings:
+        """What it takes of the settings of all learners: all, by default."""
+        return settings
+
     @abstractmethod
     def train_networks(
         self,
@@ -125,7 +129,10 @@ class Learner(ABC):
         seed: int,
         progress: Progress = silent,
     ) -> list[Classifier]:
-        """`settings.runs` networks, each with random numbers of its own from `seed`; `CannotLearn` is an answer too."""
+        """`settings.runs` networks, each with random numbers of its own from `seed`; `settings` are its `own`.
+
+        `CannotLearn` is an answer too.
+        """
 
     def classifiers(self, networks: Sequence[Classifier]) -> list[Classifier]:
         """What is scored: the networks one by one, unless they are to answer together."""
@@ -140,4 +147,4 @@ class Learner(ABC):
         progress: Progress = silent,
     ) -> list[Classifier]:
         """Classifiers trained on `dataset`; `public` is the backbone, for those who need one."""
-        return self.classifiers(self.train_networks(dataset, settings, public, seed, progress))
+        return self.classifiers(self.train_networks(dataset, self.own(settings), public, seed, progress))

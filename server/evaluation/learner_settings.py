@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from dpdd.common.config import RenamedKeyWarning, Settings
+from dpdd.common.methods.dp_kip.settings import RIDGE
 
 Labels = Literal["teacher", "soft", "hard"]
 
@@ -43,6 +44,16 @@ class FineTuneSettings(Settings):
     alpha: Annotated[float, Field(ge=0.0)] = 0.1
 
 
+class KernelRegressionSettings(Settings):
+    """Kernel ridge regression: λ as a share of tr(K)/m, and the hidden layers of the neural tangent kernel's network.
+
+    A set that was made for one λ should be judged with that.
+    """
+
+    ridge: Annotated[float, Field(gt=0.0)] = RIDGE
+    depth: Annotated[int, Field(ge=0, le=100)] = 3
+
+
 class LearnerSettings(Settings):
     """How learners train.
 
@@ -64,6 +75,7 @@ class LearnerSettings(Settings):
     learning_rate: Annotated[float, Field(gt=0.0)] = 0.003
     probe: ProbeSettings = ProbeSettings()
     fine_tune: FineTuneSettings = FineTuneSettings()
+    krr: KernelRegressionSettings = KernelRegressionSettings()
     labels: Labels = "teacher"
     flips: bool = True
     augmentations: Annotated[int, Field(ge=0, le=10_000_000)] = 12_000

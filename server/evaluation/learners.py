@@ -4,7 +4,7 @@ What trains is in a module of its own, which needs torch or scikit-learn and is 
 
 >>> learner("probe").title.format(backbone="gray28")
 'linear probe of gray28'
->>> learner("oracle")
+>>> learner("oracle")  # doctest: +ELLIPSIS
 Traceback (most recent call last):
 dpdd.common.errors.ConfigError: there is no learner 'oracle'; known are convnet, ... for images, ... for tables
 """
@@ -24,6 +24,7 @@ from dpdd.server.evaluation.table_learners import TABLE_LEARNERS
 if TYPE_CHECKING:
     from dpdd.common.models.backbone import Backbone
     from dpdd.common.synthesis.labelled_set import LabelledSet
+    from dpdd.server.evaluation.kernel_regression import KernelName
 
 
 class ConvNetLearner(Learner):
@@ -108,9 +109,62 @@ class EnsembleLearner(FineTuneLearner):
         return [together(networks)]
 
 
+class KernelRegressionLearner(Learner):
+    """Kernel ridge regression with the image embedding of a public backbone."""
+
+    name = "krr"
+    title = "kernel regression, embedding of {backbone}"
+    needs_backbone: ClassVar[bool] = True
+    kernel: ClassVar[KernelName] = "embedding"
+
+    def own(self, settings: LearnerSettings) -> LearnerSettings:
+        """It learns from the images as they are, so augmentations are not for it."""
+        return settings.model_copy(update={"labels": "soft"}) if settings.labels == "teacher" else settings
+
+    def train_networks(
+        self,
+        dataset: LabelledSet,
+        settings: LearnerSettings,
+        public: Backbone | None,
+        seed: int,
+        progress: Progress = silent,
+    ) -> list[Classifier]:
+        """One classifier: nothing in it is random."""
+        from dpdd.server.evaluation.kernel_regression import kernel_regression
+
+        backbone = _given(public, self) if self.needs_backbone else None
+        return [kernel_regression(dataset, self.kernel, settings, backbone)]
+
+
+class FeatureRegressionLearner(KernelRegressionLearner):
+    """Kernel ridge regression with all features of a public backbone."""
+
+    name = "krr-features"
+    title = "kernel regression, features of {backbone}"
+    kernel: ClassVar[KernelName] = "features"
+
+
+class TangentRegressionLearner(KernelRegressionLearner):
+    """Kernel ridge regression with the neural tangent kernel of a fully connected network."""
+
+    name = "krr-ntk"
+    title = "kernel regression, FC-NTK"
+    needs_backbone: ClassVar[bool] = False
+    kernel: ClassVar[KernelName] = "ntk"
+
+
 LEARNERS: Mapping[str, Learner] = {
     each.name: each
-    for each in (ConvNetLearner(), ProbeLearner(), FineTuneLearner(), EnsembleLearner(), *TABLE_LEARNERS)
+    for each in (
+        ConvNetLearner(),
+        ProbeLearner(),
+        FineTuneLearner(),
+        EnsembleLearner(),
+        KernelRegressionLearner(),
+        FeatureRegressionLearner(),
+        TangentRegressionLearner(),
+        *TABLE_LEARNERS,
+    )
 }
 """By name, in the order in which they train and are shown."""
 

@@ -97,13 +97,14 @@ def train_learners(
         for name, learner in LEARNERS.items():
             if name not in asked:
                 continue
+            own = learner.own(settings)
             if learner.networks not in networks:
                 try:
-                    networks[learner.networks] = learner.train_networks(product, settings, public, seed, progress)
+                    networks[learner.networks] = learner.train_networks(product, own, public, seed, progress)
                 except CannotLearn as error:
                     trained.left_out[name] = str(error)
                     continue
-            trained[name] = adjusted(learner.classifiers(networks[learner.networks]), product, settings)
+            trained[name] = adjusted(learner.classifiers(networks[learner.networks]), product, own)
     for name, bundled in BUNDLED.items():
         classifier = bundled.classifier_of(product)
         if classifier is not None:
@@ -178,7 +179,7 @@ def described(
             shown[name] = score.as_json()
         learner = LEARNERS.get(name)
         if learner is not None and isinstance(product, LabelledSet):
-            accuracy[name]["labels"] = "hard" if product.is_table else labels_of(product, settings)
+            accuracy[name]["labels"] = "hard" if product.is_table else labels_of(product, learner.own(settings))
             if public is not None and learner.needs_backbone:
                 accuracy[name]["backbone"] = public.card.name
     return {"accuracy": accuracy, "metrics": others} if others else {"accuracy": accuracy}

@@ -80,10 +80,11 @@ class EvaluationSection(LearnerSettings):
     """Who learns from the synthetic set, how (`LearnerSettings`), and what is measured on real test data.
 
     `learners` of images: `convnet`, from scratch (left out, it alone); `probe`, `fine-tune` and `ensemble`, the
-    fine-tuned networks together, from the public `backbone` (left out: the method's own). Of tables: twelve classifiers
-    (left out, all of them). `metrics`: left out, `balanced-accuracy` and `macro-roc-auc` beside `accuracy`, which is
-    always measured; of tables, all that there are. `runs = 0` trains nobody. `at_silos` asks the silos for an
-    evaluation on records that nobody else may see.
+    fine-tuned networks together, from the public `backbone` (left out: the method's own); `krr` and `krr-features`,
+    kernel ridge regression on that backbone, and `krr-ntk`, on pixels. Of tables: twelve classifiers (left out, all of
+    them). `metrics`: left out, `balanced-accuracy` and `macro-roc-auc` beside `accuracy`, which is always measured; of
+    tables, all that there are. `runs = 0` trains nobody. `at_silos` asks the silos for an evaluation on records that
+    nobody else may see.
     """
 
     renamed: ClassVar[Mapping[str, str]] = {**LearnerSettings.renamed, "downstream": "learners"}

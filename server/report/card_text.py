@@ -9,6 +9,7 @@ from typing import Any
 from dpdd.common.cli import table
 from dpdd.common.privacy import events
 from dpdd.common.synthesis.product_files import TEACHER
+from dpdd.server.report.also import also_text
 from dpdd.server.report.comparison import comparison_text
 from dpdd.server.report.joining import joining_text
 from dpdd.server.report.product import in_words
@@ -28,6 +29,7 @@ def markdown(card: Mapping[str, Any]) -> str:
         f"## Privacy\n\n{privacy_text(card)}",
         *([f"## What came from which silo\n\n{text}"] if (text := joining_text(card)) else []),
         *([f"## What learners reached\n\n{text}"] if (text := evaluation_text(card)) else []),
+        *([f"## Also made from these releases\n\n{text}"] if (text := also_text(card)) else []),
         *([f"## Beside public test rows\n\n{text}"] if (text := comparison_text(card)) else []),
         f"## Licence\n\n{licence_text(card)}",
         f"## Verifying\n\n- `dataset/{card['file']}` has SHA-256 `{card['dataset_sha256']}`.\n{teacher}"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dpdd.common.cli import table
+from dpdd.server.report.also import also_lines
 from dpdd.server.report.card_text import budget_cells
 from dpdd.server.report.comparison import MARGINALS, distances_table
 from dpdd.server.report.joining import implausible_lines, influence_table, lost_in_words
@@ -32,6 +33,7 @@ def summary(metrics: Mapping[str, Any], folder: Path) -> str:
     lines += [line for scores in tables(metrics) for line in (scores, "")]
     if "fidelity" in metrics:
         lines += [distances_table(metrics["fidelity"]), ""]
+    lines += also_lines(metrics, folder)
     if not all(row["releasable"] for row in metrics["privacy"]):
         lines.append("This was a simulation with repeatable or no noise: it protects nobody.")
     if "description" in metrics:

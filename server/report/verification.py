@@ -33,6 +33,7 @@ from dpdd.common.privacy.accounting import Guarantee
 from dpdd.common.synthesis.product_files import COLUMNS, DATASET, MODEL, TEACHER, file_sha256
 from dpdd.common.wire.release import Release, open_signed
 from dpdd.common.wire.request import Kind, ReleaseRequest, decode_request
+from dpdd.server.report.also import check_also
 from dpdd.server.report.card import privacy_rows, together
 from dpdd.server.run.store import read_request, read_stored
 
@@ -236,6 +237,7 @@ def _check_product(folder: Path, card: Mapping[str, Any], expected: str) -> None
     if file_sha256(dataset) != expected:
         raise IntegrityError(f"{dataset}: the dataset is not the one in the card")
     _check_teacher(folder / "dataset" / TEACHER, card.get("teacher_sha256"))
+    check_also(folder, card)
 
 
 def _check_teacher(path: Path, expected: str | None) -> None:

@@ -40,16 +40,18 @@ from dpdd.server.aggregation.usable import UNUSABLE, check_quorum
 from dpdd.server.evaluation.at_silos import check as check_at_silos
 from dpdd.server.evaluation.at_silos import sent_models
 from dpdd.server.evaluation.scoring import TestData, Trained, evaluate, train_learners
+from dpdd.server.report.also import Also, save_also
 from dpdd.server.report.card import evaluation_rows, privacy_rows, write_card
 from dpdd.server.report.comparison import compare_table
 from dpdd.server.run.addressing import group_for, silos_of
 from dpdd.server.run.checks import backbone_in_words
 from dpdd.server.run.dry_round import DryRound, RehearsalDeadline
 from dpdd.server.run.evaluation_round import EvaluationRound, evaluate_at_silos
+from dpdd.server.run.further import further_datasets
 from dpdd.server.run.public_backbone import public_backbone
 from dpdd.server.run.requests import RequestGroup, asked_stage_input, make_request, request_groups, stage_request_groups
 from dpdd.server.run.roster import Roster
-from dpdd.server.run.scenario import Scenario
+from dpdd.server.run.scenario import AlsoSection, Scenario, SynthesisSection
 from dpdd.server.run.stage import Aggregation, Stage, class_counts, lost_classes, sums_of
 from dpdd.server.run.store import Store
 
@@ -97,7 +99,8 @@ class Run:
                     )
                     if test is not None:
                         scores = self._evaluate(product, public, test, trained)
-            metrics = self.finish(product, scores, stages, store)
+            also = further_datasets(self, stages, public, test)
+            metrics = self.finish(product, scores, stages, store, also=also)
             if at_silos is None:
                 return metrics
             # The dataset is there, whatever becomes of this round.
@@ -105,7 +108,7 @@ class Run:
             evaluated = evaluate_at_silos(self, grid, models, stages, store)
             if evaluated is None:
                 return metrics
-            return self.finish(product, scores, stages, store, evaluated)
+            return self.finish(product, scores, stages, store, evaluated, also=also)
 
     def public_backbone(self) -> Backbone | None:
         """What the learners start from; says which backbones the method's records pass through."""
@@ -235,22 +238,32 @@ class Run:
         with self.phase("synthesis"):
             if request.kind is Kind.DISTILLED_SET:
                 return union([opened(release, request) for release in stages[0].releases], images, priors)
-            chosen = method(request.method)
-            runner = replace(self.runner, folder=self.folder / "synthesis")
-            product = chosen.synthesise(
-                sums_of(stages),
-                chosen.settings(request.settings),
-                chosen.synthesis_settings(self.scenario.synthesis.settings),
-                RunDescription.of(request, images, runner, self.console, priors),
-            )
+            product = self.made(stages, request.method, self.scenario.synthesis)
         if priors is None and product.teacher is not None and counts is not None and counts.unequal:
             self.console.say(
                 f"  classes are unequal: their noisy counts are {counts.in_words(request.classes)}; "
                 "synthesis.priors says which shares labels, teacher and learners should assume"
             )
+        return self.with_priors(product, stages)
+
+    def made(self, stages: Sequence[Stage], by: str, asked: SynthesisSection | AlsoSection) -> Product:
+        """What the method `by` makes of the sums over silos."""
+        chosen, request = method(by), stages[0].asked[0].request
+        runner = replace(self.runner, folder=self.folder / "synthesis")
+        priors = self.scenario.synthesis.priors
+        return chosen.synthesise(
+            sums_of(stages),
+            chosen.settings(request.settings),
+            chosen.synthesis_settings(asked.settings),
+            RunDescription.of(request, asked.images_per_class, runner, self.console, priors),
+        )
+
+    def with_priors(self, product: Product, stages: Sequence[Stage]) -> Product:
+        """A set with the class shares that are declared, if any are."""
+        priors, classes = self.scenario.synthesis.priors, stages[0].asked[0].request.classes
         if priors is None or not isinstance(product, LabelledSet):
             return product
-        return replace(product, priors=tuple(shares(priors, request.classes, counts).tolist()))
+        return replace(product, priors=tuple(shares(priors, classes, class_counts(stages)).tolist()))
 
     def finish(
         self,
@@ -259,10 +272,13 @@ class Run:
         stages: Sequence[Stage],
         store: Store,
         evaluated: EvaluationRound | None = None,
+        *,
+        also: Sequence[Also] = (),
         **more: Any,
     ) -> dict[str, Any]:
         """Write the dataset, the card and `metrics.json`; returns what the latter holds."""
         digest = product.save(self.folder / "dataset")
+        further = save_also(self.folder, also)
         more |= compare_table(product, self.scenario, self.folder / "dataset")
         releases = [release for stage in stages for release in stage.releases]
         evaluation: Sequence[Release] = ()
@@ -275,6 +291,7 @@ class Run:
             "implausible_releases": self.aggregation.findings,
             "influence": influence_rows(stage.influence for stage in stages),
             "lost_in_noise": self.lost,
+            **({"also": further} if further else {}),
         }
         write_card(
             self.folder,

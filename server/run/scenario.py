@@ -7,6 +7,7 @@ these schemas, and nowhere else. Paths in `[data]` are relative to the file.
 from __future__ import annotations
 
 import math
+import re
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
@@ -35,6 +36,8 @@ from dpdd.server.run.data_section import DataSection
 from dpdd.server.run.origin import origin_of
 from dpdd.server.run.own_data import public_test_images, public_test_rows
 
+ALSO_NAME = "[A-Za-z0-9][A-Za-z0-9_-]{0,63}"
+"""Names of further datasets."""
 SCENARIO_FILES = "dpdd.scenario_files"
 """The entry points of packages that bring scenarios."""
 
@@ -125,6 +128,24 @@ class AggregationSection(Settings):
         return rule
 
 
+class AlsoSection(Settings):
+    """One more dataset from the same releases, in `dataset/also/NAME`: by another `method` of the same family (left
+    out: the run's own), of another size, with other settings. No silo is asked anything for it.
+    """
+
+    name: str
+    method: str | None = None
+    images_per_class: Annotated[int, Field(ge=1)] = 50
+    settings: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("name")
+    @classmethod
+    def _is_name(cls, name: str) -> str:
+        if not re.fullmatch(ALSO_NAME, name):
+            raise ValueError(f"{reprlib.repr(name)} is no name of a folder: use letters, digits, - and _")
+        return name
+
+
 class SynthesisSection(Settings):
     """What is made of the releases.
 
@@ -136,6 +157,7 @@ class SynthesisSection(Settings):
     counts), `equal`, or a table of shares. Left out, they are as the method fits them: right for classes of about the
     same size. A set has as many images of every class, whatever the priors, and other ones ask nobody anew.
 
+    `also` are further datasets from the same releases.
     Of a table, the first two keys may be called `rows_per_class` and `rows_per_silo`.
     """
 
@@ -148,6 +170,14 @@ class SynthesisSection(Settings):
     images_per_silo: Annotated[int, Field(ge=1)] | None = None
     priors: Priors | None = None
     settings: dict[str, Any] = Field(default_factory=dict)
+    also: tuple[AlsoSection, ...] = ()
+
+    @field_validator("also")
+    @classmethod
+    def _told_apart(cls, also: tuple[AlsoSection, ...]) -> tuple[AlsoSection, ...]:
+        if len({each.name for each in also}) < len(also):
+            raise ValueError("two further datasets have one name")
+        return also
 
 
 class ContinualSection(Settings):
@@ -296,6 +326,26 @@ class Scenario(Settings):
         budgets = (self.privacy.epsilon, *self.privacy.epsilons.values())
         if asked is not None and {math.isinf(each) for each in budgets} != {math.isinf(asked.epsilon)}:
             raise ValueError("evaluation.at_silos.epsilon is inf where privacy.epsilon is, and nowhere else")
+        return self
+
+    @model_validator(mode="after")
+    def _same_releases(self) -> Scenario:
+        own = METHODS[self.method.name]
+        if self.synthesis.also and (self.continual is not None or self.method.mode == "decentralised"):
+            raise ValueError("synthesis.also is for one set of sums: leave it out, or continual and decentralised mode")
+        for each in self.synthesis.also:
+            other = METHODS.get(each.method or self.method.name)
+            if other is None or other.family != own.family:
+                family = ", ".join(name for name, known in METHODS.items() if known.family == own.family)
+                raise ValueError(
+                    f"synthesis.also: {reprlib.repr(each.method)} makes nothing of what {self.method.name} releases; "
+                    f"those who do are {family}"
+                )
+            try:
+                other.settings({**own.preset, **self.method.settings})
+                other.synthesis_settings(each.settings)
+            except ConfigError as error:
+                raise ValueError(f"synthesis.also, {each.name}: {error}") from None
         return self
 
     @model_validator(mode="after")

@@ -73,7 +73,7 @@ def test_a_missing_section_says_what_it_has() -> None:
 
 def test_an_unknown_choice_lists_what_there_is() -> None:
     assert "'ask' or 'auto' (it is 'aks')" in problem(changed("policy", approval="aks"))
-    assert "known are dm, dosser" in problem(changed("policy", methods=["spss"]))
+    assert "known are column-histograms, dm, dosser" in problem(changed("policy", methods=["spss"]))
 
 
 def sections(schema: type[BaseModel], place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], type[BaseModel]]]:

@@ -105,6 +105,13 @@ CASES = (
         _FEW_STEPS,
         (1, 10, 80),
     ),
+    Case("kip-moments", settings={"features": 24, "picture": 4}, synthesis=_FEW_STEPS),
+    Case(
+        "kip-moments",
+        "solved-labels",
+        {"features": 16, "picture": 0, "stages": 2, "count_weight": 0.2},
+        {"labels": "solved", **_FEW_STEPS},
+    ),
     Case("dosser", settings={**_MATCHING, "dimensions": 6}, synthesis=_FEW_STEPS),
     Case(
         "dosser",

@@ -24,13 +24,14 @@ from dpdd.common.methods.sps.calibration import calibrated
 from dpdd.common.methods.sps.feature_statistics import FeatureStatistics
 from dpdd.common.methods.sps.gaussian_fit import Gaussians
 from dpdd.common.methods.sps.moment_loss import MomentLoss
+from dpdd.common.methods.sps.released_classifier import ReleasedClassifier, teacher_with
 from dpdd.common.methods.sps.settings import MethodSettings, SynthesisSettings
-from dpdd.common.methods.sps.specification import backbone, specification, specifications, with_backbone
+from dpdd.common.methods.sps.specification import specification, specifications, with_backbone
 from dpdd.common.methods.sps.targets import counts_of, mismatch, targets
 from dpdd.common.randomness import subseed
 from dpdd.common.synthesis.image_pyramid import ImagePyramid, outside, random_affine, roughness
 from dpdd.common.synthesis.labelled_set import LabelledSet
-from dpdd.common.synthesis.priors import EQUAL, ClassCounts, Priors, released_counts, shares
+from dpdd.common.synthesis.priors import ClassCounts, shares
 from dpdd.common.synthesis.runner import Pixels, SynthesisRunner, fingerprint, moved
 from dpdd.common.synthesis.statistics import Statistics
 from dpdd.common.synthesis.teacher import Teacher
@@ -84,13 +85,6 @@ def joint_teacher(
     return teacher_with(weights, settings, specs[0])
 
 
-def teacher_with(weights: NDArray[np.float32], settings: MethodSettings, spec: FeatureStatistics) -> Teacher:
-    """The classifier with these weights on the embedding of `spec`; ValueError where they do not fit."""
-    if spec.embedding is None or weights.shape[1] != spec.embedding.dimensions:
-        raise ValueError("they fit no classifier that was asked for")
-    return Teacher(weights, settings.backbone, backbone(settings.backbone).card.sha256, spec.embedding)
-
-
 def synthesise(
     statistics: Sequence[Statistics], method: MethodSettings, settings: SynthesisSettings, run: RunDescription
 ) -> LabelledSet:
@@ -107,11 +101,11 @@ def synthesise(
     parts = [part.reshape(classes, per_class, *shape) for part in runner.make(task, range(batches), run.progress)]
     pixels = np.concatenate(parts, axis=1)[:, :images_per_class].reshape(-1, *shape)
     labels = np.arange(classes).repeat(images_per_class)
-    teacher = task.teacher
+    teacher = task.released.teacher
     if teacher is None:
         return LabelledSet(pixels, labels, run.classes)
     soft = _probabilities(teacher, pixels, runner.kind)
-    known = counts_of(statistics[0], task.specs[0])[1].numpy()
+    known = counts_of(statistics[0], task.released.specs[0])[1].numpy()
     for number in range(batches, batches + settings.redraws):
         off = np.flatnonzero((soft.argmax(1) != labels) & known[labels])
         if not len(off):
@@ -123,8 +117,9 @@ def synthesise(
             places = off[labels[off] == label][: len(good)]
             pixels[places], soft[places] = spare[good[: len(places)]], chances[good[: len(places)]]
     if run.priors is not None:
-        teacher = replace(teacher, weights=task.weights_for(run.priors))
-        soft = _probabilities(teacher, pixels, runner.kind)
+        declared = task.released.declared
+        assert declared is not None
+        teacher, soft = declared, _probabilities(declared, pixels, runner.kind)
     return LabelledSet(pixels, labels, run.classes, soft if settings.soft_labels else None, teacher)
 
 
@@ -163,64 +158,30 @@ class ImageTask:
         return torch.arange(len(self.run.classes)).repeat_interleave(self.per_class)
 
     @cached_property
-    def specs(self) -> list[FeatureStatistics]:
-        """Of the stages."""
-        return specifications(self.method, self.run, len(self.statistics))
-
-    @cached_property
-    def teacher(self) -> Teacher | None:
-        """The classifier that the statistics contain, if they do."""
-        if self.specs[0].embedding is None:
-            return None
-        weights = self._fitted if self.run.priors is None else self.weights_for(EQUAL)
-        return teacher_with(weights, self.method, self.specs[0])
-
-    @cached_property
-    def _fitted(self) -> NDArray[np.float32]:
-        return classifier.learn(self.statistics, self.specs, self.settings.average_last_stages)
-
-    def weights_for(self, priors: Priors) -> NDArray[np.float32]:
-        """Of the classifier that the statistics contain, for these class priors."""
-        counts = released_counts(self.statistics, [spec.count_weight for spec in self.specs])
-        assert counts is not None
-        moments = classifier.moments_of(self.statistics[0], self.specs[0])
-        moments = classifier.recounted(moments, torch.from_numpy(counts.counts), torch.from_numpy(counts.known))
-        return calibrated(self._fitted, moments, shares(priors, self.run.classes, counts), _constant(self.specs[0]))
+    def released(self) -> ReleasedClassifier:
+        """The classifier that the statistics contain, if they do, and the feature statistics of the stages."""
+        return ReleasedClassifier(self.statistics, self.method, self.run, self.settings.average_last_stages)
 
     @cached_property
     def _goals(self) -> tuple[tuple[Goal, ...], MomentLoss | None]:
-        looks = {spec.turn: spec for spec in reversed(self.specs)}  # the first of each backbone
+        specs = self.released.specs
+        looks = {spec.turn: spec for spec in reversed(specs)}  # the first of each backbone
         goals = tuple(
-            (look, targets(self.statistics, self.specs, self.settings.eigenvalue_jitter, look))
+            (look, targets(self.statistics, specs, self.settings.eigenvalue_jitter, look))
             for look in reversed(looks.values())
         )
-        embedding = self.specs[0].embedding
-        if embedding is None:
-            return goals, None
-        return goals, MomentLoss.of(classifier.moments_of(self.statistics[0], self.specs[0]), embedding)
+        embedding = self.released.embedding
+        return goals, None if embedding is None else MomentLoss.of(self.released.moments, embedding)
 
     def fingerprint(self, device: str) -> str:
         """Of everything that decides a batch."""
         facts = {
-            "method": self.method.model_dump(mode="json"),
+            **self.released.facts,
             "settings": self.settings.model_dump(mode="json", exclude={"soft_labels", "redraws"}),
-            "backbones": [backbone(*named).card.sha256 for named in self.method.backbones],
-            "classes": len(self.run.classes),
-            "shape": self.run.shape,
-            "seed": self.run.public_seed,
             "per class": self.per_class,
-            "noise": [stage.noise for stage in self.statistics],
             "device": device,
         }
-        if self.run.priors is not None:
-            facts["priors"] = EQUAL  # what images are made with, whichever are declared
-        arrays = {
-            f"{number} {kind} {name}": array
-            for number, stage in enumerate(self.statistics)
-            for kind, group in (("sum", stage.sums), ("input", stage.stage_input))
-            for name, array in group.items()
-        }
-        return fingerprint(type(self), facts, arrays)
+        return fingerprint(type(self), facts, self.released.arrays)
 
     def make(self, number: int, device: torch.device) -> Iterator[ImagePyramid]:
         """The pyramid of batch `number`, after each step."""
@@ -229,7 +190,8 @@ class ImageTask:
         pyramid = ImagePyramid(len(self.labels), self.run.image_shape, generator, device=device)
         if moment_loss is not None and moment_loss.embedding.side:
             pyramid.start_from(moment_loss.embedding.pictures(moment_loss.draw(self.labels, generator)))
-        weights = None if self.teacher is None else torch.from_numpy(self.teacher.weights)
+        teacher = self.released.teacher
+        weights = None if teacher is None else torch.from_numpy(teacher.weights)
         goals = (self.labels, looks, moment_loss, weights)
         if device.type != "cpu":
             goals = moved(goals, device)

@@ -16,16 +16,20 @@ from tests.server.evaluation.worlds import CONVNET, PROBE, TEST, synthetic, tune
 
 
 def test_who_there_is_and_what_they_need() -> None:
-    assert learners_for(DataKind.IMAGE) == ("convnet", "probe", "fine-tune", "ensemble")
-    assert learners_for(DataKind.TABLE) == DEFAULT_LEARNERS[DataKind.TABLE] and len(LEARNERS) == 4 + 12
+    names = ("convnet", "probe", "fine-tune", "ensemble", "krr", "krr-features", "krr-ntk")
+    assert learners_for(DataKind.IMAGE) == names
+    assert learners_for(DataKind.TABLE) == DEFAULT_LEARNERS[DataKind.TABLE] and len(LEARNERS) == len(names) + 12
     assert all(each.name == name and learner(name) is each for name, each in LEARNERS.items())
-    assert [name for name, each in LEARNERS.items() if each.needs_backbone] == ["probe", "fine-tune", "ensemble"]
+    assert [name for name in names if not LEARNERS[name].needs_backbone] == ["convnet", "krr-ntk"]
     assert [name for name, each in LEARNERS.items() if each.tunes_backbone] == ["fine-tune", "ensemble"]
-    assert [each.title.format(backbone="tiny") for each in LEARNERS.values()][:4] == [
+    assert [each.title.format(backbone="tiny") for each in LEARNERS.values()][:7] == [
         "ConvNet from scratch",
         "linear probe of tiny",
         "fine-tuned tiny",
         "fine-tuned tiny, together",
+        "kernel regression, embedding of tiny",
+        "kernel regression, features of tiny",
+        "kernel regression, FC-NTK",
     ]
     with pytest.raises(ConfigError, match="no learner 'oracle'; known are convnet, probe, fine-tune, ensemble"):
         learner("oracle")
@@ -37,12 +41,13 @@ def test_every_learner_trains_classifiers(public: Backbone) -> None:
         "probe": PROBE.model_copy(update={"runs": 2}),
         "fine-tune": tune(runs=2, steps=2),
         "ensemble": tune(runs=2, steps=2),
+        **dict.fromkeys(("krr", "krr-features", "krr-ntk"), CONVNET),
     }
     batch = torch.from_numpy(TEST.images[:5]).float() / 255
     for name in learners_for(DataKind.IMAGE):
         each = LEARNERS[name]
         classifiers = each.train(synthetic(), quick[name], public, seed=0)
-        assert len(classifiers) == (1 if name == "ensemble" else 2)
+        assert len(classifiers) == (2 if name in ("convnet", "probe", "fine-tune") else 1)
         assert all(classifier(batch).shape == (5, 3) for classifier in classifiers)
 
 

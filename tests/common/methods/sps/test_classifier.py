@@ -98,9 +98,9 @@ def test_a_set_s_teacher_averages_as_many_stages_as_the_settings_say(backbone: s
     for average_last_stages in (1, 2):
         synthesis = SynthesisSettings(average_last_stages=average_last_stages)
         task = ImageTask(statistics, settings, synthesis, run, 2)
-        assert task.teacher is not None
-        expected = classifier.learn(statistics, task.specs, average_last_stages)
-        np.testing.assert_array_equal(task.teacher.weights, expected)
+        assert task.released.teacher is not None
+        expected = classifier.learn(statistics, task.released.specs, average_last_stages)
+        np.testing.assert_array_equal(task.released.teacher.weights, expected)
 
 
 def test_newton_steps_lower_the_loss(backbone: str) -> None:

@@ -1,0 +1,75 @@
+"""Per-example gradients of the kernel ridge regression loss with respect to the support set, all at once.
+
+For a record (x, y) and a support set (S, Y) with A = (K + λI)⁻¹ Y and λ = ridge × tr(K)/m the loss is |Aᵀk - y|², where
+k is the kernel of x with S. With the residual r = Aᵀk - y, u = A r and b = (K + λI)⁻¹ k, its differential is
+
+    2 (u · dk - uᵀ dK b - (u · b) dλ).
+
+So all records share one factorisation, and none needs a backward pass of its own. For the tangent kernel f(x·s, |x|²,
+|s|²) both dk and dK are elementwise: a gradient with respect to the image s_j is p_j x + Σ_l q_jl s_l.
+
+>>> support = SupportSet.of(torch.eye(2, 3), torch.tensor([[0.5, -0.5], [-0.5, 0.5]]), FullyConnectedNTK(), ridge=1e-3)
+>>> tuple(support.gradients(torch.rand(5, 3), torch.zeros(5, 2)).shape)
+(5, 2, 3)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dpdd.common.methods.dp_kip.kernels import FullyConnectedNTK
+
+
+@dataclass(frozen=True, eq=False)
+class SupportSet:
+    """A support set, and all that its records share: nothing here depends on any."""
+
+    inputs: Tensor  # (m, P), flat
+    kernel: FullyConnectedNTK
+    squares: Tensor  # (m), |s|²
+    inverse: Tensor  # (m, m), (K + λI)⁻¹
+    dual: Tensor  # (m, classes), A
+    across: Tensor  # (m, m), ∂K_jl / ∂(s_j·s_l), 0 on the diagonal
+    along: Tensor  # (m, m), ∂K_jl / ∂|s_j|², 0 on the diagonal
+    own: Tensor  # (m), ∂K_jj / ∂|s_j|²
+    ridge: float
+
+    @classmethod
+    def of(cls, inputs: Tensor, targets: Tensor, kernel: FullyConnectedNTK, ridge: float) -> SupportSet:
+        """Of these inputs (m, ...) and their targets (m, classes)."""
+        s = inputs.flatten(1)
+        count, size = s.shape
+        squares = s.square().sum(1)
+        off = 1.0 - torch.eye(count).to(s)
+        with torch.enable_grad():
+            products, rows, diagonal = (
+                each.detach().requires_grad_() for each in (s @ s.T, squares[:, None].repeat(1, count), squares)
+            )
+            gram, itself = kernel.of_products(products, rows, squares, size), kernel.of_itself(diagonal, size)
+            across, along = torch.autograd.grad((gram * off).sum(), (products, rows))
+            (own,) = torch.autograd.grad(itself.sum(), diagonal)
+        gram = (gram * off + torch.diag(itself)).detach()
+        inverse = torch.linalg.inv(gram + ridge * gram.diagonal().mean() * torch.eye(count).to(s))
+        return cls(s, kernel, squares, inverse, inverse @ targets, across, along, own, ridge)
+
+    def gradients(self, x: Tensor, y: Tensor) -> Tensor:
+        """Of the loss of each record (B, ...) with its target (B, classes): (B, m, P)."""
+        x, s = x.flatten(1), self.inputs
+        count, size = s.shape
+        with torch.enable_grad():
+            products, columns = (each.detach().requires_grad_() for each in (x @ s.T, self.squares.repeat(len(x), 1)))
+            k = self.kernel.of_products(products, x.square().sum(1)[:, None], columns, size)
+            toward, outward = torch.autograd.grad(k.sum(), (products, columns))
+        k = k.detach()
+        u, b = (k @ self.dual - y) @ self.dual.T, k @ self.inverse
+        pairs = u[:, :, None] * b[:, None, :]
+        pairs = pairs + pairs.transpose(1, 2)
+        on_others = -pairs * self.across  # (B, m, m): how much of s_l
+        on_itself = 2.0 * (u * outward - (pairs * self.along).sum(2) - u * b * self.own)
+        on_itself = on_itself - 2.0 * self.ridge / count * (u * b).sum(1, keepdim=True) * self.own
+        on_others.diagonal(dim1=1, dim2=2).add_(on_itself)
+        gradients = (on_others.flatten(0, 1) @ s).unflatten(0, (len(x), count))
+        return 2.0 * torch.addcmul(gradients, (u * toward)[:, :, None], x[:, None, :])
