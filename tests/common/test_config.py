@@ -3,6 +3,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from copy import deepcopy
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -93,7 +94,7 @@ def sections(schema: type[BaseModel], place: Place = ()) -> Iterator[tuple[Place
 def misspelt(value: dict[str, Any], place: Place, key: str) -> dict[str, Any]:
     value = deepcopy(value)
     inside: Any = value
-    for part, following in zip(place, (*place[1:], ""), strict=True):
+    for part, following in pairwise((*place, "")):
         inside = inside[part] if part == 0 else inside.setdefault(part, [{}] if following == 0 else {})
     inside[key] = 1
     return value
