@@ -3,6 +3,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from copy import deepcopy
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -76,21 +77,25 @@ def test_an_unknown_choice_lists_what_there_is() -> None:
     assert "known are column-histograms, dm, dosser" in problem(changed("policy", methods=["spss"]))
 
 
-def sections(schema: type[BaseModel], place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], type[BaseModel]]]:
-    """Every section of a file, written without the code under test."""
+Place = tuple[str | int, ...]
+
+
+def sections(schema: type[BaseModel], place: Place = ()) -> Iterator[tuple[Place, type[BaseModel]]]:
+    """Every section of a file, written without the code under test; of a list of sections, the first one."""
     yield place, schema
     for name, field in schema.model_fields.items():
         kinds = [field.annotation, *getattr(field.annotation, "__args__", ())]
         for kind in kinds:
             if isinstance(kind, type) and issubclass(kind, BaseModel):
-                yield from sections(kind, (*place, name))
+                first = (0,) if getattr(field.annotation, "__origin__", None) is tuple else ()
+                yield from sections(kind, (*place, name, *first))
 
 
-def misspelt(value: dict[str, Any], place: tuple[str, ...], key: str) -> dict[str, Any]:
+def misspelt(value: dict[str, Any], place: Place, key: str) -> dict[str, Any]:
     value = deepcopy(value)
-    inside = value
-    for part in place:
-        inside = inside.setdefault(part, {})
+    inside: Any = value
+    for part, following in pairwise((*place, "")):
+        inside = inside[part] if part == 0 else inside.setdefault(part, [{}] if following == 0 else {})
     inside[key] = 1
     return value
 
@@ -108,7 +113,7 @@ def test_a_lost_letter_is_found_in_every_section(schema: type[BaseModel], value:
         for key in section.model_fields:
             typed = key[: len(key) // 2] + key[len(key) // 2 + 1 :]
             if len(key) >= 4 and typed not in section.model_fields:
-                where = ".".join((*place, typed))
+                where = ".".join(map(str, (*place, typed)))
                 said = problem(misspelt(value, place, typed), schema)
                 assert f"{where}: there is no such key; did you mean {key}?" in said
 
