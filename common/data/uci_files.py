@@ -6,7 +6,7 @@ the lines, with or without a header, and however many copies of it there are (th
 
 >>> shares = [in_test(("census", str(number)), 0.25) for number in range(1000)]
 >>> sum(shares)
-245
+239
 """
 
 from __future__ import annotations
