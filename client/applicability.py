@@ -12,8 +12,8 @@ from dpdd.client.policy import Refused
 from dpdd.client.silo import Silo
 from dpdd.common.config import one_line
 from dpdd.common.errors import ConfigError
-from dpdd.common.methods.base import DataKind, RunDescription
-from dpdd.common.methods.registry import AnyMethod, method
+from dpdd.common.methods.base import DataKind, Method, RunDescription
+from dpdd.common.methods.registry import AnyQuery, query
 from dpdd.common.progress import Progress, silent
 from dpdd.common.synthesis.distilled_set import DistilledSetSettings
 from dpdd.common.wire.request import Kind, ReleaseRequest
@@ -31,7 +31,7 @@ def obstacles(silo: Silo, progress: Progress = silent) -> dict[str, str | None]:
     for number, name in enumerate(methods):
         progress("trying methods", number, len(methods))
         try:
-            _try(silo, method(name))
+            _try(silo, query(name))
             reasons[name] = None
         except (
             Refused,
@@ -43,7 +43,7 @@ def obstacles(silo: Silo, progress: Progress = silent) -> dict[str, str | None]:
     return reasons
 
 
-def _try(silo: Silo, chosen: AnyMethod) -> None:
+def _try(silo: Silo, chosen: AnyQuery) -> None:
     """Plan a request for `chosen`; Refused, ConfigError, ValueError or RuntimeError where that cannot be."""
     data, policy, simulation = silo.settings.data, silo.settings.policy, silo.settings.simulation
     if DataKind.of_shape(data.shape) not in chosen.data_kinds:
@@ -59,9 +59,11 @@ def _try(silo: Silo, chosen: AnyMethod) -> None:
         epsilon = math.inf
     chosen.check_budget(epsilon)
     run = RunDescription(data.classes, data.shape, public_seed=0, table=data.table)
-    settings = chosen.resolve(chosen.settings({}), run, epsilon, policy.delta_per_request)
+    settings = chosen.settings({})
+    if isinstance(chosen, Method):
+        settings = chosen.resolve(settings, run, epsilon, policy.delta_per_request)
     asked: dict[str, Any] = settings.on_wire()
-    if kind is Kind.DISTILLED_SET:
+    if kind is Kind.DISTILLED_SET and isinstance(chosen, Method):
         synthesis = chosen.synthesis_settings({}).on_wire()
         asked = DistilledSetSettings(method=asked, synthesis=synthesis, images_per_class=1).model_dump(mode="json")
     silo.plan(
@@ -81,7 +83,7 @@ def _try(silo: Silo, chosen: AnyMethod) -> None:
     _try_backbones(chosen.backbones(settings), data.shape)
 
 
-def _can_be_private(chosen: AnyMethod, epsilon: float) -> bool:
+def _can_be_private(chosen: AnyQuery, epsilon: float) -> bool:
     try:
         chosen.check_budget(epsilon)
     except ConfigError:

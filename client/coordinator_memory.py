@@ -49,7 +49,7 @@ class CoordinatorMemory:
             return Told()
         except OSError as error:
             raise LedgerError(f"{self._path}: cannot be read ({error.strerror})") from None
-        except (ValueError, TypeError, KeyError, RecursionError):
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
             raise IntegrityError(
                 f"{self._path}: what the coordinator said of this ledger is damaged; if the ledger is the newest for "
                 "sure, remove the file, and the coordinator says it again"

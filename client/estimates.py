@@ -20,6 +20,8 @@ from dpdd.common.wire.request import ReleaseRequest
 
 INTERPRETER = 320 << 20
 """Bytes of Python, NumPy, torch and all that is imported."""
+TABLE_READER, TABLE_COLUMN = 192 << 20, 4 << 20
+"""Bytes of pyarrow's pool while a block of a table is parsed, and what a column of it takes as cells and as codes."""
 MEASURED = (2 * BATCH, 8 * BATCH)
 """Made-up records that a mechanism is tried on: the difference says what a record takes."""
 _ROW_BYTES = 8 * 8
@@ -37,7 +39,8 @@ def memory_bound(request: ReleaseRequest, settings: Settings, plan: Plan) -> int
     The interpreter, with the request; three blocks of records, read ahead; for each of a batch's rows eight copies in
     double precision (as it is, on the grid, squared, by class, ...); the public networks
     (`Query.working_memory`); and for each released number the clean sum, the noise, the noisy sum, and its copies on
-    the way out. The files' own size does not count, nor making a finished set, whose worker has limits all the same.
+    the way out; and of a table a block of cells, unless one of them is a page of a file by itself. The files' own size
+    does not count, nor making a finished set, whose worker has limits all the same.
     """
     chosen, run = query(request.method), RunDescription.of(request)
     layout = chosen.layout(settings, run, request.stage)
@@ -47,6 +50,8 @@ def memory_bound(request: ReleaseRequest, settings: Settings, plan: Plan) -> int
     squares = sum(8 * 4 * (BATCH * sum(each.factors or ()) + each.width) for each in layout.products)
     sums = _SUM_BYTES * max(plan.coordinates, layout.coordinates)
     own = chosen.working_memory(settings, run, request.stage)
+    if request.table is not None:
+        own += TABLE_READER + TABLE_COLUMN * len(request.table.columns)
     return INTERPRETER + 3 * len(request.encode()) + reading + rows + squares + sums + own
 
 

@@ -2,7 +2,12 @@
 
 Which side a record is on is decided by that record alone: HMAC-SHA256, under a key of the silo's own, of its features
 and label as mechanisms see them, compared with the declared share. So one record more or less moves nobody else, and
-equal records are on the same side.
+equal images are on the same side.
+
+Equal rows of a table are mostly different people in the same cells, and each has a side of its own, or whole kinds of
+rows would be held out: copies are numbered, and the number is hashed too. With one copy less the others keep the
+numbers from 0 on, so as collections of records the two sides lose one record together, and nothing depends on which of
+several equal records it was.
 
 Privacy does not rest on the key, nor on the two sides being apart. Both releases are functions of disjoint parts of the
 records, each part loses or gains at most the one record in which neighbours differ, and so each release has its own
@@ -25,6 +30,7 @@ import hashlib
 import hmac
 import math
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,18 +46,24 @@ if TYPE_CHECKING:
 
 KEY_BYTES = 32
 _BATCH = 256
+_WORDS = 4
+"""Of 64 bits, in a digest."""
 
 
 def held_out(records: Records, share: float, key: bytes, progress: Progress = silent) -> NDArray[np.bool_]:
     """For every record, whether it is held out."""
     limit = math.floor(math.ldexp(share, 64))
-    aside = np.zeros(len(records), dtype=np.bool_)
+    digests = np.zeros((len(records), _WORDS), dtype="<u8")
     done = 0
     for features, labels in records.batches(_BATCH):
         for feature, label in zip(features, labels, strict=True):
-            aside[done] = _draw(feature, int(label), key) < limit
+            digests[done] = np.frombuffer(_digest(feature, int(label), key), dtype="<u8")
             done += 1
         progress("setting records aside", done, len(records))
+    aside: NDArray[np.bool_] = digests[:, 0].astype(np.uint64) < np.uint64(limit)
+    if records.is_table:
+        for at, copy in _copies(digests):
+            aside[at] = _draw_copy(digests[at].tobytes(), copy, key) < limit
     return aside
 
 
@@ -63,10 +75,27 @@ def readable(records: Records, share: float, key: bytes, *, evaluation: bool, pr
     return records.take(aside if evaluation else ~aside)
 
 
-def _draw(features: NDArray[np.float32], label: int, key: bytes) -> int:
-    """64 bits that look random to whoever has no key."""
+def _digest(features: NDArray[np.float32], label: int, key: bytes) -> bytes:
+    """Bits that look random to whoever has no key; the first 64 of them decide."""
     message = features.astype("<f4").tobytes() + label.to_bytes(8, "little")
-    return int.from_bytes(hmac.digest(key, b"dpdd holdout v1\0" + message, "sha256")[:8], "little")
+    return hmac.digest(key, b"dpdd holdout v1\0" + message, "sha256")
+
+
+def _draw_copy(digest: bytes, copy: int, key: bytes) -> int:
+    """64 bits for a record of which there are `copy` others before it."""
+    message = b"dpdd holdout copy v1\0" + digest + copy.to_bytes(8, "little")
+    return int.from_bytes(hmac.digest(key, message, "sha256")[:8], "little")
+
+
+def _copies(digests: NDArray[np.uint64]) -> Iterator[tuple[int, int]]:
+    """The position of every record that equals an earlier one, and how many of those there are."""
+    order = np.lexsort(digests.T)  # stable: equal ones stay in their order
+    ordered = digests[order]
+    first = np.ones(len(order), dtype=np.bool_)
+    first[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    starts = np.maximum.accumulate(np.where(first, np.arange(len(order)), 0))
+    for place in np.flatnonzero(~first):
+        yield int(order[place]), int(place - starts[place])
 
 
 def create_key(path: Path, seed: str | None = None) -> None:

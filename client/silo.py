@@ -357,11 +357,15 @@ class Silo:
 
     def check_ledger(self, ledger: Ledger) -> None:
         """LedgerError where nothing may be spent: the ledger is behind what remembers it or contradicts `silo.toml`."""
+        self.check_newest(ledger)
+        self.check_declared(ledger)
+
+    def check_newest(self, ledger: Ledger) -> None:
+        """LedgerError when outbox, coordinator or anchor know of more than the ledger does."""
         if not continuity.Comparison(self._state / continuity.COMPARED, self.outbox, self._key).holds(ledger):
             continuity.check_outbox(self.outbox, ledger, self._key)
         self.coordinator_memory.check(ledger)
         ledger.check_anchor()
-        self.check_declared(ledger)
 
     def check_declared(self, ledger: Ledger) -> None:
         """LedgerError when the ledger contradicts `silo.toml`."""

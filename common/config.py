@@ -27,17 +27,20 @@ class Settings(BaseModel):
     `renamed` are keys that had another name (old: new). They are still read; `warn_of_renamed` tells whoever wrote
     them. In requests they keep the old spelling for good (`on_wire`): a request's id is the hash of its bytes. A key
     that moved to another section is written with both: `{"method.aggregation": "aggregation.rule"}`.
+
+    `synonyms` are other spellings of keys that are as good (other: key).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
     renamed: ClassVar[Mapping[str, str]] = {}
+    synonyms: ClassVar[Mapping[str, str]] = {}
 
     @model_validator(mode="before")
     @classmethod
     def _known_by_both_names(cls, value: Any) -> Any:
         if not isinstance(value, Mapping):
             return value
-        found = {old: new for old, new in cls.renamed.items() if _has(value, old)}
+        found = {old: new for old, new in {**cls.renamed, **cls.synonyms}.items() if _has(value, old)}
         for old, new in found.items():
             if _has(value, new):
                 raise ValueError(f"{old} and {new} are the same key; leave {old} out")
@@ -157,20 +160,21 @@ def _nearest(unknown: ErrorDetails, schema: type[BaseModel]) -> str | None:
     """The key that somebody may have meant by one that does not exist."""
     from difflib import get_close_matches
 
-    known = {key.casefold(): key for key in _keys_at(schema, unknown["loc"][:-1])}
+    known = {key.casefold(): key for key in _keys_at(schema, unknown["loc"][:-1], synonyms=True)}
     written = str(unknown["loc"][-1]).casefold().replace("-", "_").replace(" ", "_")
     close = get_close_matches(written, known, n=1, cutoff=0.7)
     return known[close[0]] if close else None
 
 
-def _keys_at(schema: type[BaseModel], place: Sequence[int | str]) -> list[str]:
-    """The keys of the section at `place`; none where that is a value."""
+def _keys_at(schema: type[BaseModel], place: Sequence[int | str], *, synonyms: bool = False) -> list[str]:
+    """The keys of the section at `place`, their synonyms too where asked for; none where that is a value."""
     sections = [schema]
     for part in place:
         fields = [section.model_fields[part] for section in sections if part in section.model_fields]
         if fields:  # otherwise an element of a list, or one form of several: the same sections are meant
             sections = [section for field in fields for section in _sections(field.annotation)]
-    return [key for section in sections for key in section.model_fields]
+    others = [key for section in sections if synonyms for key in getattr(section, "synonyms", ())]
+    return [key for section in sections for key in section.model_fields] + others
 
 
 def _sections(annotation: Any) -> list[type[BaseModel]]:

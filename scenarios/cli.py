@@ -19,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from dpdd.scenarios.benchmarks import noise as benchmark_noise
     from dpdd.scenarios.benchmarks import poisoning as benchmark_poisoning
     from dpdd.scenarios.benchmarks import silo as benchmark_silo
-    from dpdd.scenarios.benchmarks import subspace_report
+    from dpdd.scenarios.benchmarks import subspace_report, table_classifiers
     from dpdd.scenarios.examples import command as examples
     from dpdd.scenarios.papers import reproduce
     from dpdd.scenarios.simulator.engines import ENGINES, IN_PROCESS
@@ -55,6 +55,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run.add_argument(
         "--workers", type=int, metavar="N", help="processes that synthesise images (default: one per processor or GPU)"
     )
+    run.add_argument(
+        "--real",
+        action="store_true",
+        help="for comparison, also train the evaluation's classifiers on the real rows of the simulated silos (tables)",
+    )
     run.add_argument("--no-rehearsal", action="store_true", help="ask the silos without a dry round before")
     run.add_argument("--quiet", action="store_true", help="no progress")
     run.add_argument("--json", action="store_true", help="print metrics.json instead of a summary")
@@ -68,6 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     benchmark_poisoning.add_to(commands)
     benchmark_matching.add_to(commands)
     subspace_report.add_to(commands)
+    table_classifiers.add_to(commands)
     reproduce.add_to(commands)
     commands.add("pretrain", _pretrain, "train a public backbone from public data", add_options=_pretrain_options)
     commands.names["scenario"] = _shipped
@@ -117,6 +123,7 @@ def _run(options: argparse.Namespace) -> None:
         runner=runner,
         dataset=options.source,
         rehearsal=not options.no_rehearsal,
+        real=options.real,
     )
     if options.json:
         print_json(metrics)

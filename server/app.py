@@ -22,8 +22,8 @@ from dpdd.common.errors import ConfigError
 from dpdd.common.progress import Console
 from dpdd.common.synthesis.runner import SynthesisRunner
 from dpdd.server.evaluation import continual
+from dpdd.server.run.describing import run_class
 from dpdd.server.run.dry_round import RehearsalDeadline
-from dpdd.server.run.pipeline import Run
 from dpdd.server.run.roster import Roster
 from dpdd.server.run.scenario import load_scenario
 
@@ -46,7 +46,7 @@ def make_app(console: Console | None = None) -> ServerApp:
         scenario = load_scenario(str(config["scenario"]))
         minutes = float(config.get("deadline_minutes", scenario.exchange.deadline_minutes))
         rehearsal = RehearsalDeadline.of(scenario.exchange, minutes) if config.get("rehearsal", True) else None
-        run = Run(scenario, folder, roster, console or Console(), runner, rehearsal)
+        run = run_class(scenario)(scenario, folder, roster, console or Console(), runner, rehearsal)
         if run.scenario.continual:
             continual.learn(run, grid)
         else:

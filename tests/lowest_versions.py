@@ -23,6 +23,7 @@ QUICK = (
     "tests/client/transport/test_node.py",
     "tests/methods/test_contract.py",
     "tests/server/aggregation",
+    "tests/server/evaluation/test_classical.py",
 )
 
 

@@ -268,7 +268,7 @@ def test_only_the_mechanisms_and_the_simulator_privatise() -> None:
         if "_made_by=_ONLY_HERE" in text:
             assert path.name in ("privatise.py", "release.py"), path
         calls = [n for n in ast.walk(syntax(path)) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)]
-        if any(call.func.id == "ClippedSum" for call in calls):  # type: ignore[attr-defined]
+        if any(call.func.id in ("ClippedSum", "CountedSum") for call in calls):  # type: ignore[attr-defined]
             assert path.parent.relative_to(ROOT) == Path("client/mechanisms"), path
 
 
@@ -368,10 +368,19 @@ try:
     code = main({arguments!r})
 except SystemExit as stop:
     code = stop.code
-heavy = {{name.partition(".")[0] for name in sys.modules}} & {{"torch", "flwr", "torchvision", "datasets"}}
+heavy = {{name.partition(".")[0] for name in sys.modules}} & {{"torch", "flwr", "torchvision", "datasets", "pyarrow"}}
 assert not heavy, heavy
 sys.exit(code)
 """
     finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout
+
+
+@pytest.mark.parametrize("module", ["dpdd.server.transport.service", "dpdd.client.transport.node"])
+def test_who_waits_for_the_other_side_has_imported_nothing_that_reads_or_computes(module: str) -> None:
+    """A silo's node has a worker for that; 40 MB of readers in each would lie idle."""
+    heavy = '{"torch", "pyarrow", "scipy", "torchvision"}'
+    script = f"import sys, {module}; sys.exit(str(sorted({heavy} & sys.modules.keys()) or ''))"
+    finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert finished.stderr.strip() == ""

@@ -28,6 +28,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--encoding", help="csv: the encoding of the text (default: utf-8)")
     parser.add_argument("--label", help="the column that the others are to predict")
     parser.add_argument(
+        "--wide",
+        action="store_true",
+        help="generous public bounds instead of question marks: a draft for column histograms, which find better ones "
+        "at a price (docs/tables.md)",
+    )
+    parser.add_argument(
         "--look",
         action="store_true",
         help="read the values too: what you then paste into silo.toml BECOMES PUBLIC, without any noise",
@@ -38,6 +44,8 @@ def describe(options: argparse.Namespace) -> None:
     """Print what names and types say; with `--look`, what the values say."""
     from dpdd.client.records.proposal import from_types, from_values, look
 
+    if options.wide and options.look:
+        raise ConfigError("--wide is for what is not public, and --look makes it public: choose one of them")
     given, source, types = _source(options)
     if options.label is not None and options.label not in types:
         raise ConfigError(f"--label: there is no column {options.label!r}; the columns are {', '.join(types)}")
@@ -50,7 +58,7 @@ def describe(options: argparse.Namespace) -> None:
         )
         body = from_values(look(names, _blocks(source, names)), options.label)
     else:
-        body = from_types(types, options.label)
+        body = from_types(types, options.label, wide=options.wide)
     print("[data]")
     for key, value in given.items():
         print(f"{key} = {_quoted(value)}")

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dpdd.client.commands.options import open_silo
 from dpdd.common.cli import facts, print_json, table
-from dpdd.common.errors import IntegrityError, LedgerError
+from dpdd.common.errors import DpddError, IntegrityError, LedgerError
 
 if TYPE_CHECKING:
     from dpdd.client.ledger.hash_chain import Entry
+    from dpdd.client.ledger.ledger import Ledger
     from dpdd.client.silo import Silo
 
 Kept = Literal["kept", "missing", "changed"]
@@ -28,6 +29,7 @@ def budget(options: argparse.Namespace) -> None:
         ledger.check_budget()
         status = ledger.status()
         entries = ledger.entries()
+        trouble = _trouble(silo, ledger)
     finally:
         ledger.close()
     if options.json:
@@ -44,6 +46,7 @@ def budget(options: argparse.Namespace) -> None:
                 "ledger_head": status.head,
             }
         )
+        _raise(trouble)
         return
     print(f"silo {status.silo}: budget ε = {status.budget.epsilon:g} at δ = {status.budget.delta:g}")
     print(facts({"spent": f"ε = {status.spent:.4f}", "remaining": f"ε = {status.remaining:.4f}"}))
@@ -64,6 +67,21 @@ def budget(options: argparse.Namespace) -> None:
         print()
         print(table(["when (UTC)", "run", "method", "ε", "δ", "state", "request"], rows))
         print("(releases compose: the total grows more slowly than the sum of the ε)")
+    _raise(trouble)
+
+
+def _trouble(silo: Silo, ledger: Ledger) -> DpddError | None:
+    """What is wrong with a ledger that is older than what remembers it: what it shows is not all that was spent."""
+    try:
+        silo.check_newest(ledger)
+    except (LedgerError, IntegrityError) as error:
+        return error
+    return None
+
+
+def _raise(trouble: DpddError | None) -> None:
+    if trouble is not None:
+        raise trouble
 
 
 def _state(reservation: Entry, entries: list[Entry]) -> str:
@@ -86,6 +104,7 @@ def log(options: argparse.Namespace) -> None:
         if options.accept_clock:
             ledger.note("clock")
         entries = ledger.verify()
+        trouble = _trouble(silo, ledger)
     finally:
         ledger.close()
     outbox = _check_outbox(silo, entries)
@@ -104,7 +123,8 @@ def log(options: argparse.Namespace) -> None:
             for e in entries
         ]
         print(table(["#", "when (UTC)", "entry", "request", "what", "hash"], rows))
-        print(f"{len(entries)} entries, each hashed over the one before and signed: the ledger is intact")
+        what = "the ledger is intact" if trouble is None else "they are intact, and not all that there were"
+        print(f"{len(entries)} entries, each hashed over the one before and signed: {what}")
     lost = [f"{request_id}.release is {state}" for request_id, state in outbox.items() if state != "kept"]
     if lost:
         raise IntegrityError(
@@ -112,6 +132,7 @@ def log(options: argparse.Namespace) -> None:
             f"restore {'it' if len(lost) == 1 else 'them'} to {silo.folder / 'state' / 'outbox'} from a backup or from "
             f"the coordinator's store: a release is never made a second time"
         )
+    _raise(trouble)
 
 
 def _check_outbox(silo: Silo, entries: list[Entry]) -> dict[str, Kept]:

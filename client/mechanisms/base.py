@@ -23,6 +23,7 @@ from dpdd.common.methods.base import check_overrides, schemas_of
 from dpdd.common.methods.plan import Plan
 from dpdd.common.methods.registry import AnyQuery
 from dpdd.common.privacy.clipping import ClippedSum, Layout
+from dpdd.common.privacy.counting import BLOCK, CountedSum, OneHot
 from dpdd.common.privacy.entropy import Entropy
 from dpdd.common.privacy.events import Gaussian, NonPrivate
 from dpdd.common.privacy.privatise import Privatised, privatise
@@ -108,6 +109,33 @@ def privatised_sum(
     return privatise(total, plan.event, entropy)
 
 
+OneHotContributions = Callable[
+    [NDArray[np.float32], NDArray[np.int64]],
+    tuple[OneHot, NDArray[np.int64], Mapping[str, OneHot]],
+]
+"""From the rows of a block and their labels to where they are counted: only of those that are counted at all."""
+
+
+def privatised_counts(
+    records: Records,
+    layout: Layout,
+    contributions: OneHotContributions,
+    plan: Plan,
+    entropy: Entropy,
+    progress: Progress,
+) -> Privatised:
+    """The same for one-hot contributions, which are counted: whole numbers, so that no block is padded."""
+    total = CountedSum(layout)
+    done = 0
+    for rows, labels in records.batches(BLOCK):
+        total.count(*contributions(rows, labels))
+        done += len(rows)
+        progress("summing statistics", done, len(records))
+    progress("adding noise", 0, 1)
+    assert isinstance(plan.event, Gaussian | NonPrivate)
+    return privatise(total, plan.event, entropy)
+
+
 def padded(
     features: NDArray[np.float32], labels: NDArray[np.int64], batch: int
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -124,11 +152,14 @@ def independent_of_batch_position(
     """Whether contributions are the same to the last bit at any place in a batch; tried on noise, which is public.
 
     Some matrix products round differently at the edges of their tiles; which ones do depends on sizes and processor.
+    Rows of a table are codes: of noise between them there would be one kind of row, or none that adds anything.
     """
-    images = uniforms(0, "records to try", math.prod(shape)).reshape(shape).astype(np.float32)
+    records = uniforms(0, "records to try", math.prod(shape)).reshape(shape).astype(np.float32)
+    if len(shape) == 2:
+        records = np.floor(2.0 * records)
     labels = np.arange(shape[0], dtype=np.int64) % classes
-    rows, factors = contributions(images.copy(), labels.copy())
-    moved, others = contributions(np.roll(images, 1, axis=0), np.roll(labels, 1))
+    rows, factors = contributions(records.copy(), labels.copy())
+    moved, others = contributions(np.roll(records, 1, axis=0), np.roll(labels, 1))
     pairs = [(rows, moved), *((a, b) for name in factors for a, b in zip(factors[name], others[name], strict=True))]
     return all(np.array_equal(one, np.roll(other, -1, axis=0), equal_nan=True) for one, other in pairs)
 

@@ -10,14 +10,14 @@ A cell must therefore depend on its own record alone to the last bit, or removin
 Records are read in batches and answered one by one, from one and the same buffer: no record's neighbours, place or
 number can reach its logits. (The check on noise that batches rely on would not do alone: hostile weights can be silent
 on it.)
-What cannot be answered: a record with a NaN or an infinity contributes nothing at all, as everywhere. Where finite
-pixels give logits that are not finite, the model has no answer, which counts as its worst: wrong, or the bin farthest
-from the class.
+What cannot be answered: a record with a NaN or an infinity contributes nothing at all, as everywhere, and neither does
+a row of a table with a number that is no code of its column. Where finite pixels or weights give logits that are not
+finite, the model has no answer, which counts as its worst: wrong, or the bin farthest from the class.
 Adaptivity: the models may have been made from earlier releases of the same silo. The Gaussian's sensitivity and noise
 are the same whatever they are, and the ledger composes it with everything before as for any adaptively chosen release.
-Public: class list, shape, the models with all their weights, bins, m. Private: everything else, class counts and the
-number of records included. Which records are read (all, or those held out: `dpdd.client.holdout`) is decided record by
-record; the ledger charges the full event and assumes nothing about what other releases read.
+Public: class list, shape, a table's schema, the models with all their weights, bins, m. Private: everything else, class
+counts and the number of records included. Which records are read (all, or those held out: `dpdd.client.holdout`) is
+decided record by record; the ledger charges the full event and assumes nothing about what other releases read.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from dpdd.client.mechanisms.base import Contribution, Contributions, Mechanism, privatised_sum
 from dpdd.client.records.records import Records
+from dpdd.common.data.table.rows import odd_rows
 from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.evaluation.models import Classifier, answers, classifiers
 from dpdd.common.methods.evaluation.settings import EvaluationSettings
@@ -64,7 +65,7 @@ class EvaluationMechanism(Mechanism[EvaluationSettings]):
         return privatised_sum(
             records,
             _layout(request, settings),
-            _contributions(models, settings, run.shape),
+            _contributions(models, settings, run),
             plan,
             entropy,
             progress,
@@ -76,17 +77,20 @@ def _layout(request: ReleaseRequest, settings: EvaluationSettings) -> Layout:
     return query(request.method).layout(settings, RunDescription.of(request), request.stage)
 
 
-def _contributions(models: Sequence[Classifier], settings: EvaluationSettings, shape: Sequence[int]) -> Contributions:
+def _contributions(models: Sequence[Classifier], settings: EvaluationSettings, run: RunDescription) -> Contributions:
     """1/√m in the cell of each model, for one record after the other."""
-    buffer = torch.empty(1, *shape)  # always the same memory: kernels may round by the alignment of what they read
+    buffer = torch.empty(1, *run.shape)  # always the same memory: kernels may round by the alignment of what they read
 
-    def contributions(images: NDArray[np.float32], labels: NDArray[np.int64]) -> Contribution:
-        rows = np.zeros((len(images), len(models) * settings.cells), dtype=np.float32)
-        for row, image, label in zip(rows, images, labels, strict=True):
-            if not np.isfinite(image).all():
+    def answerable(record: NDArray[np.float32]) -> bool:
+        return bool(np.isfinite(record).all()) and not (run.table and odd_rows(run.table, record[None])[0])
+
+    def contributions(records: NDArray[np.float32], labels: NDArray[np.int64]) -> Contribution:
+        rows = np.zeros((len(records), len(models) * settings.cells), dtype=np.float32)
+        for row, record, label in zip(rows, records, labels, strict=True):
+            if not answerable(record):
                 row[:] = np.nan  # which `ClippedSum` drops
                 continue
-            buffer.copy_(torch.from_numpy(image))
+            buffer.copy_(torch.from_numpy(record))
             for number, model in enumerate(models):
                 answered = cell(answers(model, buffer), int(label), settings.bins)
                 row[number * settings.cells + answered] = settings.weight

@@ -4,23 +4,28 @@ Event: one Gaussian over all marginals and counts.
 Sensitivity: a record of class y, one-hot h with a 1 for each of its d codes, adds w·h and its count a to the rows of
 its class, of norm √(w²d + a²), and the outer product of (h at class y) with h, both clipped to norm 1, times √(1 -
 w²d - a²). The norm of an outer product is the product of the norms, so that all squares add up to 1 at most, which
-`ClippedSum` enforces in integers. Adding or removing a record changes the sums by exactly that. A row with anything
-in it that is no code of its column (NaN, a fraction, a number out of range) adds nothing, its count included.
+`CountedSum` enforces in integers: of all records of a class the numbers are the same, and only their places differ.
+Adding or removing a record changes the sums by exactly that. A row with anything in it that is no code of its column
+(NaN, a fraction, a number out of range) adds nothing, its count included.
 Public: the schema (columns, categories, bins, bounds), classes, and all settings. Private: everything else, the class
 counts and the number of records included.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdd.client.mechanisms.base import Contribution, Mechanism, privatised_sum
+from dpdd.client.mechanisms.base import Mechanism, privatised_counts
 from dpdd.client.records.records import Records
+from dpdd.common.data.table.rows import proper_rows
 from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.plan import Plan
 from dpdd.common.methods.sps_table.marginals import PAIRS, marginals
 from dpdd.common.methods.sps_table.settings import MethodSettings
+from dpdd.common.privacy.counting import OneHot
 from dpdd.common.privacy.entropy import Entropy
 from dpdd.common.privacy.privatise import Privatised
 from dpdd.common.progress import Progress
@@ -41,19 +46,25 @@ class SPSTableMechanism(Mechanism[MethodSettings]):
     ) -> Privatised:
         """Sum up the one-hot rows of all records, and privatise the sum."""
         released = marginals(settings, RunDescription.of(request))
+        starts, of_groups = (
+            np.array([part.start for part in parts]) for parts in (released.cells, released.group_cells)
+        )
+        weights = (released.column_weight,) * len(starts) + (settings.count_weight,)
+        ones = (1.0,) * len(starts)
 
-        def contributions(rows: NDArray[np.float32], labels: NDArray[np.int64]) -> Contribution:
-            hot = released.one_hot(rows)
-            counts = np.full((len(rows), 1), settings.count_weight, np.float32)
-            columns = np.concatenate([np.float32(released.column_weight) * hot, counts], axis=1)
+        def contributions(
+            rows: NDArray[np.float32], labels: NDArray[np.int64]
+        ) -> tuple[OneHot, NDArray[np.int64], Mapping[str, OneHot]]:
+            proper = proper_rows(rows, released.sizes)
+            codes, labels = rows[proper].astype(np.int64), labels[proper]
+            counts = np.full((len(codes), 1), released.width)
+            columns = OneHot(np.concatenate([codes + starts, counts], axis=1), weights)
             if not released.has_pairs:
-                return columns, {}
-            groups = released.one_hot_groups(rows)
-            of_class = np.zeros((len(rows), released.classes, released.group_width), np.float32)
-            of_class[np.arange(len(rows)), labels] = groups
-            return columns, {PAIRS: (of_class.reshape(len(rows), -1), groups)}
+                return columns, labels, {}
+            grouped = [group[column] for group, column in zip(released.groups, codes.T, strict=True)]
+            return columns, labels, {PAIRS: OneHot(np.stack(grouped, axis=1) + of_groups, ones)}
 
-        return privatised_sum(records, released.layout, contributions, plan, entropy, progress)
+        return privatised_counts(records, released.layout, contributions, plan, entropy, progress)
 
 
 MECHANISM = SPSTableMechanism()

@@ -19,11 +19,24 @@ import pyarrow as pa
 from dpdd.common.data.formats.tables.block import Block
 from dpdd.common.data.table import cells
 from dpdd.common.data.table.arrow_cells import is_text
+from dpdd.common.data.table.columns import UNKNOWN
 
-UNKNOWN = "?"
 MOST_CATEGORIES = 50
 _ENOUGH = 0.9
 """Of the values that are there: so many must be numbers, or days, for a column to be proposed as such."""
+
+WIDE: Mapping[str, Mapping[str, Any]] = {
+    "numeric": {"low": -1e9, "high": 1e9, "bins": 256, "scale": "symlog", "missing": True},
+    "date": {"first": datetime.date(1900, 1, 1), "last": datetime.date(2099, 12, 31), "bins": 200, "missing": True},
+    "categorical": {"missing": True},
+}
+"""What a column may be of which nothing is public but its type."""
+
+_WIDE_NOTE = """\
+# A draft for column histograms (docs/tables.md): every silo declares the same one, and so does the scenario. Narrow
+# what is public, and list the categories that there may be; all others are counted as "other". For a type that is not
+# known yet: numeric with low = -1e9, high = 1e9, bins = 256, scale = "symlog"; date with first = 1900-01-01,
+# last = 2099-12-31, bins = 200; categorical with categories and other; each with missing = true, but for the label."""
 
 WARNING = """\
 # READ THIS BEFORE YOU PASTE IT. The bounds and categories below were read from your records. Whatever you paste into
@@ -32,16 +45,32 @@ WARNING = """\
 # that are rare, or count them into one called "other"."""
 
 
-def from_types(types: Mapping[str, pa.DataType | None], label: str | None) -> str:
-    """The section `[data]`, as far as names and types go; what is to be filled in is a question mark."""
-    columns = "\n\n".join(_column(name, _of_type(kind)) for name, kind in types.items())
-    return f'kind = "table"\nlabel = {_text(label or UNKNOWN)}\n\n{columns}'
+def from_types(types: Mapping[str, pa.DataType | None], label: str | None, *, wide: bool = False) -> str:
+    """The section `[data]`, as far as names and types go; what is to be filled in is a question mark.
+
+    With `wide` bounds are generous instead: a draft of which column histograms can be asked.
+    """
+    if not wide:
+        columns = "\n\n".join(_column(name, _of_type(kind)) for name, kind in types.items())
+        return f'kind = "table"\nlabel = {_text(label or UNKNOWN)}\n\n{columns}'
+    columns = "\n\n".join(_column(name, _wide(_of_type(kind), name == label)) for name, kind in types.items())
+    return f'{_WIDE_NOTE}\nkind = "table"\nlabel = {_text(label or UNKNOWN)}\n\n{columns}'
 
 
 def from_values(seen: Mapping[str, Seen], label: str | None) -> str:
     """The same with what the values suggest, under a warning."""
     columns = "\n\n".join(_column(name, _of_values(each)) for name, each in seen.items())
     return f'{WARNING}\nkind = "table"\nlabel = {_text(label or UNKNOWN)}\n\n{columns}'
+
+
+def _wide(values: dict[str, Any], is_label: bool) -> dict[str, Any]:
+    """The same with generous bounds, and room for what is missing or not listed."""
+    more = {**WIDE.get(values["type"], {})}
+    if is_label:
+        more.pop("missing", None)
+    if values["type"] == "categorical" and values["categories"] == [UNKNOWN]:
+        more |= {"categories": [UNKNOWN, "other"], "other": "other"}
+    return {**values, **more}
 
 
 @dataclass

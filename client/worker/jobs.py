@@ -29,6 +29,7 @@ from dpdd.client.worker.frames import Kind, Reader, frame
 from dpdd.client.worker.plan_json import plan_from_json, plan_to_json
 from dpdd.common import errors
 from dpdd.common.config import one_line
+from dpdd.common.data.formats import import_readers
 from dpdd.common.errors import ConfigError, DpddError, sayable
 from dpdd.common.methods.registry import QUERIES, query
 from dpdd.common.methods.request_plan import planned, settings_of
@@ -196,5 +197,6 @@ def import_everything() -> None:
     """What any job needs, so that workers need not import it one by one. No number is computed here."""
     import scipy.special  # noqa: F401
 
+    import_readers()
     for each in QUERIES.values():
         mechanism(each)

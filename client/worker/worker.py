@@ -46,6 +46,8 @@ ENDING = 2.0
 _ENVIRONMENT = ("HOME", "LANG", "LD_LIBRARY_PATH", "PATH", "TMPDIR", "TZ", "VIRTUAL_ENV")
 _PREFIXES = ("CUDA", "GOMP_", "KMP_", "LC_", "MKL_", "OMP_", "OPENBLAS_", "PYTHON", "TORCH")
 _BLOCK = 1 << 20
+UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
+"""What comes of reading values that a worker sent as JSON, where they are not what it should send."""
 
 
 class WorkerEnded(DpddError):
@@ -179,10 +181,7 @@ class Worker:
 
     def _plan(self, request: ReleaseRequest, limits: Limits) -> Planned | str | None:
         try:
-            said = json.loads(self.run("plan", {}, request.encode(), limits))
-            if "malformed" in said:
-                return str(said["malformed"])
-            return Planned(plan_from_json(said["plan"]), int(said["memory"]))
+            return _planned(self.run("plan", {}, request.encode(), limits))
         except WorkerEnded as error:
             if error.end in (End.MEMORY, End.CPU, End.TIME):
                 return None
@@ -193,9 +192,11 @@ class Worker:
         header = {"plan": plan_to_json(plan), "records": MEASURED}
         try:
             few, many = json.loads(self.run("measure", header, request.encode(), limits))
+            return Measured.of((float(few), float(many)))
         except WorkerEnded:
             return None
-        return Measured.of((few, many))
+        except UNREADABLE:
+            raise _no_message() from None
 
     def run(
         self,
@@ -264,8 +265,23 @@ def _listen(
             for kind, payload in reader.feed(data):
                 if kind is Kind.PROGRESS:
                     _report(payload, progress)
-        except (BrokenFrames, ValueError):
-            raise IntegrityError("the worker sent something that is no message; nothing was released") from None
+        except (BrokenFrames, *UNREADABLE):
+            raise _no_message() from None
+
+
+def _planned(said: bytes) -> Planned | str:
+    """The plan that a worker sent, or why there is none."""
+    try:
+        values = json.loads(said)
+        if "malformed" in values:
+            return one_line(values["malformed"])[:1000]
+        return Planned(plan_from_json(values["plan"]), int(values["memory"]))
+    except UNREADABLE:
+        raise _no_message() from None
+
+
+def _no_message() -> IntegrityError:
+    return IntegrityError("the worker sent something that is no message; nothing was released")
 
 
 def _heard(source: socket.socket) -> bytes:
@@ -290,8 +306,8 @@ def _error_of(payload: bytes, limits: Limits) -> DpddError:
     try:
         said = json.loads(payload)
         name, text, where = str(said["error"]), one_line(said["text"])[:2000], str(said["where"])[:8000]
-    except (ValueError, TypeError, KeyError):
-        return IntegrityError("the worker sent something that is no message; nothing was released")
+    except UNREADABLE:
+        return _no_message()
     if name in (End.MEMORY, "disk"):
         return WorkerEnded(_sentence(name, limits, 0), name, where)
     found = getattr(errors, name, None)

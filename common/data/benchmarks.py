@@ -75,14 +75,14 @@ def load(name: str, split: Split) -> LabelledImages:
         if place.holds(split):
             return place.read(split)
     tried = [place.where for place in places]
-    if _data_folder() is None:
+    if data_folder() is None:
         tried.insert(0, f"${ENVIRONMENT} (not set)")
     if dataset.torchvision_name is not None:
         try:
             return _through_torchvision(dataset.torchvision_name, split)
         except Exception as error:
             reason = shown(" ".join(str(error).split()) or type(error).__name__, 120)
-            tried.append(f"a download with torchvision into {shown(_download_folder())} ({reason})")
+            tried.append(f"a download with torchvision into {shown(download_folder())} ({reason})")
             raise DataError(_not_found(name, tried, dataset.advice)) from error
     raise DataError(_not_found(name, tried, dataset.advice))
 
@@ -116,13 +116,15 @@ def _not_found(name: str, tried: list[str], advice: str) -> str:
     return f"{name} was not found; looked at: {'; '.join(tried)}; {advice}"
 
 
-def _data_folder() -> Path | None:
+def data_folder() -> Path | None:
+    """What ``$DPDD_DATA`` names, if it is set."""
     value = os.environ.get(ENVIRONMENT)
     return Path(value).expanduser() if value else None
 
 
-def _download_folder() -> Path:
-    return _data_folder() or Path("~/.cache/dpdd").expanduser()
+def download_folder() -> Path:
+    """Where downloads are kept: ``$DPDD_DATA``, or a cache of the user's."""
+    return data_folder() or Path("~/.cache/dpdd").expanduser()
 
 
 # IDX datasets: MNIST and Fashion-MNIST
@@ -171,26 +173,26 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 def _fashion_places() -> list[_Place]:
-    folder = _data_folder()
+    folder = data_folder()
     own = [] if folder is None else [_idx_place(folder / "fashion-mnist", FASHION_CLASSES)]
     return [
         *own,
         _idx_place(DEBIAN_FASHION_MNIST, FASHION_CLASSES),
-        _idx_place(_download_folder() / "FashionMNIST" / "raw", FASHION_CLASSES),
+        _idx_place(download_folder() / "FashionMNIST" / "raw", FASHION_CLASSES),
     ]
 
 
 def _mnist_places() -> list[_Place]:
-    folder = _data_folder()
+    folder = data_folder()
     own = [] if folder is None else [_idx_place(folder / "mnist", MNIST_CLASSES)]
-    return [*own, _idx_place(_download_folder() / "MNIST" / "raw", MNIST_CLASSES)]
+    return [*own, _idx_place(download_folder() / "MNIST" / "raw", MNIST_CLASSES)]
 
 
 # JPEG archives: CIFAR-10 and Tiny-ImageNet
 
 
 def _jpeg_places(file: str) -> list[_Place]:
-    folder = _data_folder()
+    folder = data_folder()
     if folder is None:
         return []
     path = folder / file
@@ -242,7 +244,7 @@ def _decode_jpegs(path: Path, joined: npt.NDArray[Any], bounds: npt.NDArray[np.i
 
 
 def _cifar_places() -> list[_Place]:
-    folder = _download_folder() / "cifar-10-batches-py"
+    folder = download_folder() / "cifar-10-batches-py"
     batches = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch", "batches.meta"]
 
     def holds(split: Split) -> bool:
@@ -279,7 +281,7 @@ def read_slice(path: Path, split: Split) -> LabelledImages:
 
 def _through_torchvision(name: str, split: Split) -> LabelledImages:
     torchvision = load_torchvision()
-    folder = _download_folder()
+    folder = download_folder()
     folder.mkdir(parents=True, exist_ok=True)
     dataset = getattr(torchvision.datasets, name)(str(folder), train=split == "train", download=True)
     images = np.asarray(dataset.data)

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from dpdd.common.data.table.columns import Column
     from dpdd.common.data.table.schema import TableSchema
+    from dpdd.common.synthesis.linear_teacher import LinearTeacher
     from dpdd.common.synthesis.priors import Priors
     from dpdd.common.synthesis.product import Product
     from dpdd.common.synthesis.runner import SynthesisRunner
@@ -289,6 +290,6 @@ class Method(Query[S], Generic[S, T], family=""):
         """One classifier for the classes of several tasks, from the first stages of each, where statistics have one."""
         return None
 
-    def teacher_of(self, weights: NDArray[np.float32], settings: S, run: RunDescription) -> Teacher:
+    def teacher_of(self, weights: NDArray[np.float32], settings: S, run: RunDescription) -> LinearTeacher:
         """The classifier with weights that a silo sent beside its set; ValueError when none was asked for."""
         raise ValueError("they fit no classifier that was asked for")

@@ -2,7 +2,7 @@
 
 Its public half is a folder of `common/methods/` with a `method` module, its private half one module of the same name in
 `client/mechanisms/`, which only the silo can import. Importing this module checks every public half (`base.Method`).
-`QUERIES` are all that a silo may be asked for: the methods, and evaluation, which makes no dataset.
+`QUERIES` are all that a silo may be asked for: methods; and evaluation and column histograms, which make no dataset.
 
 >>> method("dp-merf").family
 'dp_merf'
@@ -12,7 +12,7 @@ Its public half is a folder of `common/methods/` with a `method` module, its pri
 Traceback (most recent call last):
 dpdd.common.errors.ConfigError: there is no method 'dp-magic'; known are dm, dosser, dp-kip, dp-merf, ...
 >>> sorted(QUERIES.keys() - METHODS.keys())
-['evaluation']
+['column-histograms', 'evaluation']
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from typing import Any, TypeVar
 
 from dpdd.common.errors import ConfigError
 from dpdd.common.methods.base import DataKind, Method, Query, check_complete
+from dpdd.common.methods.column_histograms.query import NAME as COLUMN_HISTOGRAMS
+from dpdd.common.methods.column_histograms.query import ColumnHistograms
 from dpdd.common.methods.dp_kip.method import DPKIP
 from dpdd.common.methods.dp_kip.moments_method import KIPMoments
 from dpdd.common.methods.dp_merf.method import DPMERF
@@ -121,6 +123,14 @@ QUERIES: Mapping[str, AnyQuery] = ChainMap(
                 "noisy histograms of a model's right and wrong answers",
                 "the Gaussian mechanism on a histogram (docs/evaluation-at-silos.md)",
                 release_kinds=frozenset({Kind.EVALUATION}),
+                data_kinds=frozenset({DataKind.IMAGE, DataKind.TABLE}),
+            ),
+            ColumnHistograms(
+                COLUMN_HISTOGRAMS,
+                "noisy histograms of a table's columns, for the bounds and categories of a schema",
+                "the Gaussian mechanism on histograms (docs/tables.md)",
+                release_kinds=frozenset({Kind.STATISTICS}),
+                data_kinds=frozenset({DataKind.TABLE}),
             ),
         ),
         METHODS,
@@ -137,7 +147,7 @@ def method(name: str) -> AnyMethod:
 
 
 def query(name: str) -> AnyQuery:
-    """What a silo is asked for under `name`: a method, or evaluation."""
+    """What a silo is asked for under `name`: a method, or a query that is none."""
     if name not in QUERIES:
         raise ConfigError(f"there is no method {reprlib.repr(name)}; known are {', '.join(sorted(QUERIES))}")
     return QUERIES[name]

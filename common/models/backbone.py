@@ -28,6 +28,7 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass
 from importlib.resources.abc import Traversable
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -39,6 +40,7 @@ from torch import Tensor
 
 from dpdd.common.errors import ConfigError, DataError, IntegrityError
 from dpdd.common.files.atomic import write_atomically
+from dpdd.common.files.untrusted import shown
 from dpdd.common.models import scattering_recipe
 from dpdd.common.models.choice import available as available
 from dpdd.common.models.choice import built_shape, shipped_weights
@@ -196,6 +198,7 @@ def load(name_or_path: str | Path, sha256: str | None = None) -> Backbone:
             f"The card of backbone {where} describes another architecture or input normalisation than its "
             "weights file; fetch both files again."
         )
+    _check_size(card.architecture, tensors, where)
     network = build(card.architecture, card.normalisation)
     _fill(network, tensors, where)
     return Backbone(network.eval().requires_grad_(False), card)
@@ -225,6 +228,24 @@ def _weights(network: FeatureNetwork) -> dict[str, Tensor]:
 def _stored(tensor: Tensor) -> Tensor:
     dtype = torch.float16 if tensor.ndim > 1 else torch.float32
     return tensor.detach().to("cpu", dtype).contiguous()
+
+
+def _check_size(architecture: Architecture, stored: dict[str, Tensor], where: str) -> None:
+    """IntegrityError for a network with more numbers than are stored: made, it might take all memory.
+
+    Convolutions, head and whitening are counted, which are nearly all. Transforms are computed, and small.
+    """
+    match architecture:
+        case ConvNetArchitecture(channels, _, _, classes, widths):
+            last = widths[-1]
+            numbers = sum(9 * before * after for before, after in pairwise((channels, *widths)))
+        case WideResNetArchitecture(channels, _, _, classes):
+            last = 64 * architecture.widen
+            numbers = 9 * (16 * channels + architecture.blocks_per_stage * last**2)
+        case _:
+            return
+    if numbers + last * (classes + last) > sum(tensor.numel() for tensor in stored.values()):
+        raise IntegrityError(f"The weights of backbone {where} are fewer than its architecture has.")
 
 
 def _fill(network: FeatureNetwork, stored: dict[str, Tensor], where: str) -> None:
@@ -292,8 +313,9 @@ def _unpack(weights: bytes, where: str) -> tuple[dict[str, Tensor], str | None]:
         tensors = safetensors.load(weights)  # checks lengths, offsets and types
         length = int.from_bytes(weights[:8], "little")
         metadata: dict[str, str] = json.loads(weights[8 : 8 + length]).get("__metadata__", {})
-    except (SafetensorError, ValueError, KeyError) as error:
-        raise IntegrityError(f"The weights of backbone {where} are no safetensors file: {error}.") from error
+    except (SafetensorError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+        why = shown(error, 200)
+        raise IntegrityError(f"The weights of backbone {where} are no safetensors file: {why}.") from error
     return tensors, metadata.get(_HEADER)
 
 
@@ -303,7 +325,9 @@ def _parse_card(text: str, where: str) -> Card:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "its beginning"
-        raise IntegrityError(f"The card of backbone {where} is not valid at {place}: {first['msg']}.") from error
+        raise IntegrityError(
+            f"The card of backbone {where} is not valid at {place}: {shown(first['msg'], 300)}."
+        ) from error
     except ConfigError as error:
         raise IntegrityError(f"The card of backbone {where} is not valid: {error}") from error
     if json.loads(json.dumps(asdict(card))) != json.loads(text):

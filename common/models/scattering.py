@@ -41,6 +41,8 @@ from dpdd.common.models.whitening import Whitening
 LARGEST_SIDE = 96
 """Of images; beyond it the matrices would take gigabytes."""
 
+MOST_ANGLES = 64
+
 _CHUNK = 32
 """Images at a time: what is in between should stay in the processor's cache."""
 
@@ -70,6 +72,11 @@ class ScatteringArchitecture:
     def __post_init__(self) -> None:
         if min(self.channels, self.scales, self.angles) < 1:
             raise ConfigError(f"A scattering transform needs at least one channel, scale and angle, not {self}.")
+        if self.scales > LARGEST_SIDE or self.angles > MOST_ANGLES:
+            raise ConfigError(
+                f"A scattering transform has at most {MOST_ANGLES} angles, and fewer scales than its images have "
+                f"pixels, not {self.angles} and {self.scales}."
+            )
         if not 2**self.scales < min(self.height, self.width) <= max(self.height, self.width) <= LARGEST_SIDE:
             raise ConfigError(
                 f"A scattering transform of {self.scales} scales takes images with sides above {2**self.scales} and "

@@ -36,12 +36,12 @@ from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.common.wire.request import Kind, ReleaseRequest
 
 if TYPE_CHECKING:
-    from dpdd.common.synthesis.teacher import Teacher
+    from dpdd.common.synthesis.linear_teacher import LinearTeacher
 
 IMAGES, ROWS = "images", "rows"
 """The array of records, by their kind."""
 MOST_WEIGHTS = 4096
-"""Weights that a teacher has for each class, at most."""
+"""Weights that a teacher of images has for each class, at most; one of a table has as many as there are cells."""
 
 
 class DistilledSetSettings(Settings):
@@ -90,7 +90,7 @@ def to_arrays(distilled: DistilledSet) -> dict[str, NDArray]:
     return arrays
 
 
-def teacher_of(weights: NDArray[np.float32], request: ReleaseRequest) -> Teacher:
+def teacher_of(weights: NDArray[np.float32], request: ReleaseRequest) -> LinearTeacher:
     """The classifier with these weights, on the backbone that the request names; ValueError when they do not fit it."""
     chosen = method(request.method)
     return chosen.teacher_of(weights, chosen.settings(method_values(request)), RunDescription.of(request))
@@ -102,7 +102,7 @@ def from_arrays(
     shape: tuple[int, ...],
     most_per_class: int,
     who: str,
-    teacher: Callable[[NDArray[np.float32]], Teacher] | None = None,
+    teacher: Callable[[NDArray[np.float32]], LinearTeacher] | None = None,
     table: TableSchema | None = None,
 ) -> DistilledSet:
     """What `who` sent; IntegrityError unless it is a set of at most the asked size.
@@ -140,7 +140,8 @@ def from_arrays(
         insist(bool(np.isfinite(counts).all()) and bool((counts >= 0.0).all()), "counts are not numbers from 0")
     weights, classifier = arrays.get("teacher"), None
     if weights is not None and teacher is not None:
-        small = weights.ndim == 2 and len(weights) == len(classes) and 1 <= weights.shape[1] <= MOST_WEIGHTS
+        most = MOST_WEIGHTS if table is None else sum(column.size for column in table.features) + 1
+        small = weights.ndim == 2 and len(weights) == len(classes) and 1 <= weights.shape[1] <= most
         fine = weights.dtype == np.float32 and small and bool(np.isfinite(weights).all())
         insist(fine, f"teacher is {weights.dtype} of shape {weights.shape}, or has odd weights")
         try:

@@ -21,20 +21,21 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from dpdd.common.data.table.decoding import Decoded, decode
 from dpdd.common.data.table.rows import codes_of, odd_rows
 from dpdd.common.data.table.schema import TableSchema, table_schema
 from dpdd.common.errors import ConfigError, DataError
+from dpdd.common.files.untrusted import shown
 from dpdd.common.randomness import subseed
-from dpdd.common.synthesis.product_files import DATASET, TEACHER, file_sha256
+from dpdd.common.synthesis.product_files import DATASET, TEACHER, UNREADABLE, file_sha256
 
 if TYPE_CHECKING:
     from torch.utils.data import TensorDataset
 
-    from dpdd.common.synthesis.teacher import Teacher
+    from dpdd.common.synthesis.linear_teacher import LinearTeacher
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +51,7 @@ class LabelledSet:
     labels: NDArray[np.int64]
     classes: tuple[str, ...]
     soft: NDArray[np.float32] | None = None
-    teacher: Teacher | None = None
+    teacher: LinearTeacher | None = None
     schema: TableSchema | None = None
     priors: tuple[float, ...] = ()
 
@@ -110,10 +111,11 @@ class LabelledSet:
     @property
     def facts(self) -> dict[str, Any]:
         """What a data card says of it."""
-        if self.is_table:
-            assert self.schema is not None
-            return {"rows": len(self), "columns": list(self.columns), "label": self.schema.label, "file": DATASET}
-        facts = {"images": len(self), "image_shape": list(self.images.shape[1:]), "file": DATASET}
+        facts: dict[str, Any]
+        if self.schema is not None:
+            facts = {"rows": len(self), "columns": list(self.columns), "label": self.schema.label, "file": DATASET}
+        else:
+            facts = {"images": len(self), "image_shape": list(self.images.shape[1:]), "file": DATASET}
         return {**facts, "priors": dict(zip(self.classes, self.priors, strict=True))} if self.priors else facts
 
     def save(self, folder: Path) -> str:
@@ -142,31 +144,40 @@ class LabelledSet:
 
     @classmethod
     def load(cls, folder: Path | str) -> LabelledSet:
-        """The dataset in `folder`; where it has a teacher, that knows which shape of images it is for."""
-        from dpdd.common.synthesis.teacher import Teacher
-
+        """The dataset in `folder`; where it has a teacher, that knows which records it is for."""
         folder = Path(folder)
         path = folder / DATASET
         try:
             with safe_open(path, framework="numpy") as file:
                 about, names = json.loads(file.metadata()["dpdd"]), set(file.keys())
-                teacher = Teacher.load(folder)
                 dataset = cls(
                     file.get_tensor("rows" if "rows" in names else "images"),
                     file.get_tensor("labels"),
                     tuple(about["classes"]),
                     file.get_tensor("soft") if "soft" in names else None,
-                    teacher,
+                    None,
                     table_schema(about["schema"], "the header") if "rows" in names or "schema" in about else None,
                     tuple(map(float, about.get("priors", ()))),
                 )
-                if teacher is None or dataset.is_table:
-                    return dataset
-                return replace(dataset, teacher=replace(teacher, shape=dataset.images.shape[1:]))
+            return replace(dataset, teacher=dataset._teacher_in(folder))
         except FileNotFoundError:
             raise DataError(f"{path}: there is no dataset here") from None
-        except (SafetensorError, KeyError, TypeError, ValueError, ConfigError) as error:
-            raise DataError(f"{path}: this is not a dpdd dataset ({error})") from None
+        except (*UNREADABLE, ConfigError) as error:
+            raise DataError(f"{path}: this is not a dpdd dataset ({shown(error, 200)})") from None
+
+    def _teacher_in(self, folder: Path) -> LinearTeacher | None:
+        """The teacher that was saved beside this set, if any; DataError for one of other records."""
+        if self.schema is None:
+            from dpdd.common.synthesis.teacher import Teacher
+
+            of_images = Teacher.load(folder)
+            return None if of_images is None else replace(of_images, shape=self.images.shape[1:])
+        from dpdd.common.synthesis.table_teacher import TableTeacher
+
+        of_rows = TableTeacher.load(folder)
+        if of_rows is not None and of_rows.schema != self.schema:
+            raise DataError(f"{folder / TEACHER}: the teacher is of another table than the rows beside it")
+        return of_rows
 
     def preview(self, per_class: int = 10, zoom: int = 2) -> Image.Image:
         """A grid of images with a row per class (the first twenty)."""

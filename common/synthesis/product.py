@@ -1,4 +1,4 @@
-"""What a method makes: a labelled dataset, or a model.
+"""What a run makes: a labelled dataset, a model, or a description of columns.
 
 A `ReleasedModel` is the ConvNet of the literature with weights that are post-processing of releases, such as a
 federation trained by noisy rounds. It travels and is kept as numbers, never as code.
@@ -22,14 +22,16 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.numpy import save_file
 from torch import Tensor
 
 from dpdd.common.errors import DataError
+from dpdd.common.files.untrusted import shown
+from dpdd.common.methods.column_histograms.description import TableDescription
 from dpdd.common.models.evaluation_convnet import EvaluationConvNet
 from dpdd.common.synthesis.labelled_set import LabelledSet
-from dpdd.common.synthesis.product_files import MODEL, file_sha256
+from dpdd.common.synthesis.product_files import MODEL, UNREADABLE, file_sha256
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +50,13 @@ class ReleasedModel:
         """The model that `network` is now."""
         weights = {name: np.array(value.detach().cpu().numpy()) for name, value in network.state_dict().items()}
         return cls(weights, classes, shape, width)
+
+    @property
+    def _numbers(self) -> int:
+        """In the convolutions and the classifier, which are nearly all that the network has."""
+        channels, height, width = self.shape
+        convolutions = 9 * (channels * self.width + 2 * self.width**2)
+        return convolutions + self.width * (height // 8) * (width // 8) * len(self.classes)
 
     @cached_property
     def _network(self) -> EvaluationConvNet:
@@ -92,14 +101,18 @@ class ReleasedModel:
                 about = json.loads(file.metadata()["dpdd"])
                 weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             channels, height, width = about["shape"]
+            if not all(isinstance(size, int) and size > 0 for size in (channels, height, width, about["width"])):
+                raise ValueError("its sizes are no sizes")
             model = cls(weights, tuple(about["classes"]), (channels, height, width), about["width"])
+            if model._numbers > sum(value.size for value in weights.values()):  # made, it might take all memory
+                raise ValueError("its weights are fewer than its network has")
             _ = model._network
             return model
         except FileNotFoundError:
             raise DataError(f"{path}: there is no model here") from None
-        except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise DataError(f"{path}: this is not a dpdd model ({error})") from None
+        except (*UNREADABLE, MemoryError, RuntimeError) as error:
+            raise DataError(f"{path}: this is not a dpdd model ({shown(error, 200)})") from None
 
 
-Product = LabelledSet | ReleasedModel
-"""What a method makes."""
+Product = LabelledSet | ReleasedModel | TableDescription
+"""What a run makes: a method a set or a model, column histograms a description."""

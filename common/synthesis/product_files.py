@@ -5,7 +5,21 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 DATASET, TEACHER, MODEL = "dataset.safetensors", "teacher.safetensors", "model.safetensors"
+COLUMNS = "columns.toml"
+
+UNREADABLE = (
+    SafetensorError,
+    ArithmeticError,
+    AttributeError,
+    KeyError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""What comes of reading such a file where somebody made it who does not keep to the format."""
 
 
 def file_sha256(path: Path) -> str:

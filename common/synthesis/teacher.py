@@ -1,4 +1,4 @@
-"""The teacher: a linear classifier (ridge regression, then Newton steps) on the embedding of an image.
+"""The teacher of images: a linear classifier (ridge regression, then Newton steps) on the embedding of an image.
 
 The releases already contain it, so it costs no further privacy (`dpdd.common.methods.sps.classifier` fits it). Its
 probabilities are labels for synthetic images, for augmentations and mixtures of them, and for anything else: a script
@@ -15,8 +15,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,30 +24,30 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.numpy import save_file
 from torch import Tensor
 
 from dpdd.common.errors import ConfigError, DataError
+from dpdd.common.files.untrusted import shown
 from dpdd.common.models import backbone as backbones
 from dpdd.common.synthesis.image_embedding import ImageEmbedding
 from dpdd.common.synthesis.image_pyramid import random_affine
-from dpdd.common.synthesis.priors import log_shift
-from dpdd.common.synthesis.product_files import TEACHER
+from dpdd.common.synthesis.linear_teacher import LinearTeacher
+from dpdd.common.synthesis.product_files import TEACHER, UNREADABLE
 
 if TYPE_CHECKING:
     from dpdd.common.models.feature_network import FeatureNetwork
 
 
 @dataclass(frozen=True, eq=False)
-class Teacher:
+class Teacher(LinearTeacher):
     """Weights (classes, embedding) and the backbone that they are for.
 
     Where known: the `shape` of the images that it learnt from, and the `folder` that it came from, in which a backbone
     may lie that does not ship with dpdd.
     """
 
-    weights: NDArray[np.float32]
     backbone: str
     backbone_sha256: str
     embedding: ImageEmbedding
@@ -55,9 +55,14 @@ class Teacher:
     folder: Path | None = None
 
     @property
-    def classes(self) -> int:
-        """How many it tells apart."""
-        return len(self.weights)
+    def constant(self) -> float:
+        """The embedding's last entry."""
+        return self.embedding.constant
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """The public backbone that it needs."""
+        return {"teacher_backbone": {"name": Path(self.backbone).name, "sha256": self.backbone_sha256}}
 
     @cached_property
     def _network(self) -> FeatureNetwork:
@@ -74,13 +79,13 @@ class Teacher:
                     f"{self.backbone_sha256}), which is not here: put its two files beside {TEACHER}"
                 ) from None
 
-    def logits(self, images: Tensor) -> Tensor:
+    def logits(self, images: Tensor, /) -> Tensor:
         """Unnormalised log probabilities for images in [0, 1]; differentiable."""
         network = self._network.to(images.device)
         embeddings = self.embedding.of(network, images, network.features(images))
         return embeddings @ torch.from_numpy(self.weights).to(embeddings).T
 
-    def probabilities(self, images: Tensor | NDArray[Any], batch: int = 500) -> Tensor:
+    def probabilities(self, images: Tensor | NDArray[Any], /, batch: int = 500) -> Tensor:
         """Labels for many images (N, C, H, W): whole numbers of 8 bits, or floats in [0, 1]; of torch or NumPy."""
         pixels = self._checked(images)
         with torch.inference_mode():
@@ -102,15 +107,6 @@ class Teacher:
             raise DataError(f"the teacher labels floats in [0, 1], and these reach {float(pixels.max()):g}")
         return pixels if pixels.dtype == torch.float32 else pixels.float()
 
-    def with_priors(self, before: NDArray[np.float64], after: NDArray[np.float64]) -> Teacher:
-        """The same classifier for class shares `after`, where this one is for `before`.
-
-        Log probabilities contain the logarithm of a class's share; in its place comes another.
-        """
-        weights = self.weights.astype(np.float64)
-        weights[:, -1] += log_shift(before, after) / self.embedding.constant
-        return replace(self, weights=weights.astype(np.float32))
-
     def save(self, folder: Path) -> None:
         """Write ``teacher.safetensors`` into `folder`."""
         embedding = [self.embedding.features, self.embedding.side, self.embedding.channels]
@@ -128,6 +124,8 @@ class Teacher:
         try:
             with safe_open(path, framework="numpy") as file:
                 about = json.loads(file.metadata()["dpdd"])
+                if not all(isinstance(size, int) and size >= 0 for size in about["portrait"]):
+                    raise ValueError("its embedding has no sizes")
                 weights, embedding = file.get_tensor("weights"), ImageEmbedding(*about["portrait"])
                 if weights.dtype != np.float32 or weights.shape != (len(weights), embedding.dimensions):
                     raise ValueError(f"its weights are {weights.dtype} of shape {weights.shape}")
@@ -136,31 +134,8 @@ class Teacher:
                 if not re.fullmatch("[0-9a-f]{64}", about["sha256"]):
                     raise ValueError("it names no hash of its backbone")
                 return cls(weights, about["backbone"], about["sha256"], embedding, folder=folder)
-        except (SafetensorError, KeyError, TypeError, ValueError) as error:
-            raise DataError(f"{path}: this is not a teacher of a dpdd dataset ({error})") from None
-
-
-def united(
-    teachers: Sequence[Teacher], counts: NDArray[np.float64], shares: NDArray[np.float64] | None = None
-) -> Teacher:
-    """One classifier of several silos', which may know different classes; `counts` (silos, classes) are their records.
-
-    A class's weights are those of the silos that have it, in proportion to their records of it. A silo's scores contain
-    the logarithm of the class's share in that silo; in its place comes that of the share in all silos together. So
-    silos with the same classes in different shares give what one silo with everybody's records would, and silos that
-    are alike give the mean of their teachers. (Silos that have different classes never compared them: no such claim.)
-
-    With `shares`, the teachers are for equal class priors, and what they give is for these.
-    """
-    weights = np.stack([teacher.weights for teacher in teachers]).astype(np.float64)
-    has, total = counts > 0.0, counts.sum(0)
-    voices = np.where(total > 0.0, counts / np.where(total > 0.0, total, 1.0), 1.0 / len(teachers))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        change = np.log(total / total.sum()) - np.log(counts / counts.sum(1, keepdims=True))
-    if shares is None:
-        weights[:, :, -1] += np.where(has, change, 0.0) / teachers[0].embedding.constant
-    joined = replace(teachers[0], weights=np.einsum("sc,scd->cd", voices, weights).astype(np.float32))
-    return joined if shares is None else joined.with_priors(np.full(len(shares), 1.0 / len(shares)), shares)
+        except UNREADABLE as error:
+            raise DataError(f"{path}: this is not a teacher of a dpdd dataset ({shown(error, 200)})") from None
 
 
 def teacher_augmentations(

@@ -44,6 +44,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdd.common.errors import ConfigError
+from dpdd.common.methods.base import DataKind
 from dpdd.common.privacy import discrete_gaussian
 from dpdd.common.privacy.accounting import Guarantee, calibrate, guarantee
 from dpdd.common.privacy.clipping import FIXED_POINT_ONE
@@ -90,9 +91,11 @@ class Task:
     def measured(self, scores: NDArray[np.floating]) -> dict[str, float]:
         """Every metric of scores (test records, classes) that the test records allow."""
         from dpdd.server.evaluation import scoring
-        from dpdd.server.evaluation.metrics import METRICS
+        from dpdd.server.evaluation.base import Answers
+        from dpdd.server.evaluation.metrics import DEFAULT_METRICS
 
-        return {name: score.mean for name, score in scoring.measured([scores], self.test.labels, [*METRICS]).items()}
+        answers, metrics = Answers.of_logits(scores), DEFAULT_METRICS[DataKind.IMAGE]
+        return {name: score.mean for name, score in scoring.measured([answers], self.test.labels, metrics).items()}
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 North has a CSV file with semicolons in Latin-1, with a column of free text that nobody declares; east has a Parquet
 file; south has an SQLite database, and a query that gives its columns the agreed names. The patients are those of
-`dpdd.common.data.made_patients`, who never were.
+`dpdd.common.data.made_patients`, who never were. Beside the study there is a draft of it: the columns as they would be
+declared if nothing about them were public.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dpdd.client.records.proposal import WIDE
 from dpdd.common.data.made_patients import SCHEMA, raw
+from dpdd.common.data.table.columns import Categorical, Column, Numeric
+from dpdd.common.data.table.schema import TableSchema
 from dpdd.common.data.table.toml import toml_of
 
 NAME = "three-hospitals"
@@ -35,7 +39,27 @@ def write(folder: Path, share: float = 1.0) -> list[Path]:
         silos.append(home)
     _write_csv(folder / "test.csv", _part(raw("test"), 0, 1, share), ",", "utf-8")
     (folder / "study.toml").write_text(_STUDY.format(name=NAME, summary=SUMMARY, table=toml_of(SCHEMA)))
+    (folder / "draft.toml").write_text(_DRAFT.format(table=toml_of(draft_of(SCHEMA))))
     return silos
+
+
+def draft_of(schema: TableSchema) -> TableSchema:
+    """The same columns as somebody declares them who knows no bounds, and not whether the categories are all.
+
+    >>> draft = draft_of(SCHEMA)
+    >>> draft.names == SCHEMA.names, draft.columns[0].low, draft.columns[-2].categories
+    (True, -1000000000.0, ('no', 'yes', 'other'))
+    """
+    return TableSchema(label=schema.label, columns=tuple(_wide(each, schema.label) for each in schema.columns))
+
+
+def _wide(column: Column, label: str) -> Column:
+    if isinstance(column, Numeric):
+        return Numeric.model_validate({"name": column.name, "integer": column.integer, **WIDE["numeric"]})
+    if not isinstance(column, Categorical) or column.name == label:
+        return column
+    names = (*column.categories, *([] if "other" in column.categories else ["other"]))
+    return Categorical(name=column.name, categories=names, other="other", missing=True)
 
 
 def _part(table: Columns, position: int, of: int, share: float) -> Columns:
@@ -90,14 +114,28 @@ epsilon = 1.0
 delta = 1e-5
 
 [method]
-name = "dp-merf"
-[method.settings]
-features = 1000
+name = "sps-table"
 
 [synthesis]
-images_per_class = 500
-[synthesis.settings]
-steps = 500
+rows_per_class = 1000
+"""
+
+
+_DRAFT = """\
+name = "hospitals-draft"
+summary = "what the columns hold, found out at a price: the patients of test.csv in three simulated hospitals"
+
+[data]
+source = "test.csv"
+silos = 3
+{table}
+
+[privacy]
+epsilon = 1.0
+delta = 1e-5
+
+[method]
+name = "column-histograms"
 """
 
 
@@ -114,7 +152,7 @@ epsilon = 1.0
 delta = 2e-5
 
 [policy]
-methods = ["dp-merf"]
+methods = ["sps-table"]
 epsilon_per_request = 1.0
 approval = "auto"
 """

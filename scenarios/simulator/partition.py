@@ -1,6 +1,7 @@
 """How a simulation splits a dataset over silos: by the scenario's seed, every record to exactly one silo.
 
-`dirichlet` and `pathological` are Flower's partitioners (`flwr_datasets.partitioner`), on the labels alone. The even
+`dirichlet` and `pathological` are Flower's partitioners (`flwr_datasets.partitioner`), on the labels alone, or
+`dirichlet` on another column of a table (`data.partition_by`). The even
 split is our own: Flower's `IidPartitioner` cuts a dataset, which has to be shuffled first, into equal blocks;
 importing it takes seconds, and ours is the same on any machine and with any NumPy. So is the split by group.
 
@@ -19,6 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpdd.common.data.labelled_records import LabelledRecords
+from dpdd.common.data.table.schema import TableSchema
 from dpdd.common.errors import ConfigError
 from dpdd.common.randomness import subseed, uniforms
 from dpdd.server.run.data_section import DataSection
@@ -45,6 +48,17 @@ def partition(labels: Positions, data: DataSection, seed: int, groups: NDArray |
     if empty:
         raise ConfigError(f"{empty} of {data.silos} silos would have no record; there are {len(labels)} records")
     return [np.sort(share)[: data.records_per_silo] for share in shares]
+
+
+def values_to_share(records: LabelledRecords, table: TableSchema | None, column: str | None) -> Positions:
+    """What `partition` goes by: the labels, or, where a column of the table is named, every record's code of that."""
+    if table is None or column is None or column == table.label:
+        return records.labels
+    at = [feature.name for feature in table.features].index(column)
+    codes, step = np.empty(len(records), np.int64), 1 << 16
+    for start in range(0, len(records), step):  # features may lie in a file
+        codes[start : start + step] = records.features[start : start + step][:, at]
+    return codes
 
 
 def _cut(order: Positions, data: DataSection) -> list[Positions]:

@@ -18,13 +18,13 @@ from dpdd.common.data.table.schema import TableSchema
 from dpdd.common.data.table.toml import toml_of
 from dpdd.common.errors import ConfigError
 from dpdd.common.files import idx
-from dpdd.common.methods.registry import method
+from dpdd.common.methods.registry import query
 from dpdd.common.models.choice import AUTO, comes_with_dpdd
 from dpdd.common.progress import Console
 from dpdd.common.synthesis.arrow_table import arrow_table
 from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.scenarios.simulator.budgets import budget_for_both
-from dpdd.scenarios.simulator.partition import partition
+from dpdd.scenarios.simulator.partition import partition, values_to_share
 from dpdd.server.evaluation.at_silos import QUERY
 from dpdd.server.run.own_data import silo_records
 from dpdd.server.run.roster import Roster
@@ -55,7 +55,8 @@ def set_up(scenario: Scenario, folder: Path, console: Console, noise_seed: int |
     groups = None if whole.groups is None else whole.groups[held]
     shares = [np.arange(len(held))] * len(names)
     if not alone:
-        shares = partition(whole.labels[held], scenario.data, scenario.seed, groups)
+        values = values_to_share(whole, scenario.schema.table, scenario.data.partition_by)
+        shares = partition(values[held], scenario.data, scenario.seed, groups)
     making = folder / ".silos.partial"
     shutil.rmtree(making, ignore_errors=True)
     for name, share, own in zip(names, shares, brings, strict=True):
@@ -125,7 +126,7 @@ def write_silo(
         if not unprotected:
             each = (max(epsilon, evaluated.epsilon), max(delta, evaluated.delta))
             epsilon, delta = budget_for_both(scenario, epsilon)
-    chosen = method(scenario.method.name)
+    chosen = query(scenario.method.name)
     own = [name for name in chosen.backbones(chosen.settings(scenario.method.settings)) if not _ships(name)]
     backbones = f"backbones = {json.dumps(own)}\n" if own else ""
     text = f"""\

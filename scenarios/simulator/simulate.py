@@ -10,6 +10,7 @@ from typing import Any
 from dpdd.common.errors import ConfigError
 from dpdd.common.progress import Console
 from dpdd.common.synthesis.runner import SynthesisRunner
+from dpdd.scenarios.simulator import real_records
 from dpdd.scenarios.simulator.engines import ENGINES, IN_PROCESS
 from dpdd.scenarios.simulator.simulation import Simulation
 from dpdd.server.run.scenario import Scenario
@@ -26,20 +27,27 @@ def run(
     runner: SynthesisRunner | None = None,
     dataset: Path | None = None,
     rehearsal: bool = True,
+    real: bool = False,
 ) -> dict[str, Any]:
     """Run the `scenario` that was loaded from `source`, with its `dataset`, if any; what `metrics.json` holds.
 
     A continual scenario runs once more in `joint/`, with all classes at once and silos of its own: the upper bound.
-    That is always in process.
+    That is always in process. With `real`, the learners of a table also train on the silos' rows (`real_records`).
     """
     from dpdd.server.run.checks import check_before_asking
 
     check_before_asking(scenario)
+    if real:
+        real_records.check(scenario)
     runner = runner or SynthesisRunner()
     simulation = Simulation(source, scenario, folder, console, noise_seed, runner, dataset, rehearsal)
     metrics = ENGINES[engine](simulation)
     if scenario.continual and scenario.continual.joint:
         metrics["continual"]["joint"] = _joint(simulation)
+    if real:
+        metrics["real"] = real_records.reference(simulation.set_up(), scenario, console)
+        console.finish()
+    if real or (scenario.continual and scenario.continual.joint):
         (folder / "metrics.json").write_text(json.dumps(metrics, indent=2, ensure_ascii=False) + "\n")
     return metrics
 

@@ -7,7 +7,7 @@ turns. The union stops at `images_per_class`; it is smaller where silos are miss
 noisy count of it was lost in noise.
 
 Where the sets have teachers, the union has one that knows of each class what the silos that have it know
-(`dpdd.common.synthesis.teacher.united`), and it labels all images anew: a silo's own has never seen the others'
+(`dpdd.common.synthesis.linear_teacher.united`), and it labels all images anew: a silo's own has never seen the others'
 classes. Where class priors are declared, it is for these; as released are the silos' counts together.
 """
 
@@ -29,7 +29,7 @@ from dpdd.common.wire.release import Release
 from dpdd.common.wire.request import ReleaseRequest
 
 if TYPE_CHECKING:
-    from dpdd.common.synthesis.teacher import Teacher
+    from dpdd.common.synthesis.linear_teacher import LinearTeacher
 
 
 def per_silo(images_per_class: int, silos: int) -> int:
@@ -45,7 +45,7 @@ def opened(release: Release, request: ReleaseRequest) -> DistilledSet:
     """The set in a release, checked against what was asked for."""
     most = distilled_set_settings(request).images_per_class
 
-    def teacher(weights: NDArray[np.float32]) -> Teacher:
+    def teacher(weights: NDArray[np.float32]) -> LinearTeacher:
         return teacher_of(weights, request)
 
     return from_arrays(release.arrays, request.classes, request.shape, most, release.silo, teacher, request.table)
@@ -124,9 +124,9 @@ def _counts(distilled: Sequence[DistilledSet]) -> NDArray[np.float64]:
 
 def _teacher(
     sets: Sequence[LabelledSet], counts: NDArray[np.float64], assumed: NDArray[np.float64] | None
-) -> Teacher | None:
+) -> LinearTeacher | None:
     """One classifier of the teachers of the silos that sent one."""
-    from dpdd.common.synthesis.teacher import united
+    from dpdd.common.synthesis.linear_teacher import united
 
     teachers = [(each.teacher, row) for each, row in zip(sets, counts, strict=True) if each.teacher is not None]
     if not teachers:

@@ -53,10 +53,11 @@ def request(options: argparse.Namespace) -> None:
 
 def take(options: argparse.Namespace) -> None:
     """Verify signed releases, and keep them in the run's store."""
+    from dpdd.common.wire.release import stated
     from dpdd.server.run.by_file import take_release
     from dpdd.server.run.folder import STORE, scenario_of
     from dpdd.server.run.scenario import load_scenario
-    from dpdd.server.run.store import Store
+    from dpdd.server.run.store import SecondRelease, Store
 
     coordinator = open_coordinator(options)
     scenario = load_scenario(str(scenario_of(options.folder)))
@@ -64,7 +65,13 @@ def take(options: argparse.Namespace) -> None:
     store = Store(options.folder / STORE)
     try:
         for path in options.files:
-            release = take_release(path, scenario, store, roster)
+            try:
+                release = take_release(path, scenario, store, roster)
+            except SecondRelease:
+                second = stated(path)  # its signature was checked
+                for sentence in coordinator.ledger_positions.second(second.silo, second.request_id):
+                    store.warn(second.silo, sentence)
+                raise
             digest = store.digest(release.request_id, release.silo)
             assert digest is not None
             for sentence in coordinator.ledger_positions.note(options.folder / STORE, digest, release.header):

@@ -53,7 +53,7 @@ def _as_text(card: dict[str, Any]) -> bytes | None:
 
     try:
         return markdown(card).encode()
-    except (LookupError, TypeError, ValueError, AttributeError):
+    except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError, RecursionError):
         return None
 
 

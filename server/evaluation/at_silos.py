@@ -49,17 +49,26 @@ def sent_models(
     product: Product, trained: Mapping[str, Sequence[Classifier]], names: Sequence[str]
 ) -> dict[str, SentModel]:
     """Those of the named models that this run has and can send; of a learner with several runs, the first."""
-    from dpdd.common.methods.evaluation.models import convnet_model, teacher_model
+    from dpdd.common.methods.evaluation.models import convnet_model, linear_model, teacher_model
+    from dpdd.common.synthesis.labelled_set import LabelledSet
     from dpdd.common.synthesis.product import ReleasedModel
+    from dpdd.common.synthesis.table_teacher import TableTeacher
+    from dpdd.common.synthesis.teacher import Teacher
+    from dpdd.server.evaluation import linear
     from dpdd.server.evaluation.class_priors import Shifted
     from dpdd.server.evaluation.convnet import TrainedConvNet
 
     models: dict[str, SentModel] = {}
     for name in names:
         if name == "teacher":
-            if product.teacher is not None:
+            if isinstance(product.teacher, TableTeacher):
+                models[name] = linear_model(product.teacher.weights)
+            elif isinstance(product.teacher, Teacher):
                 with suppress(ConfigError):  # a backbone that silos have no file of
                     models[name] = teacher_model(product.teacher)
+        elif name == "linear":
+            if isinstance(product, LabelledSet) and product.is_table and len(product):
+                models[name] = linear_model(linear.learnt_weights(product))
         elif name == "model":
             if isinstance(product, ReleasedModel):
                 models[name] = convnet_model(product.network, product.width)
@@ -92,6 +101,7 @@ def evaluation_request(
         shape=asked.shape,
         public_seed=seed,
         stage_input=in_request(models),
+        table=asked.table,
     )
 
 

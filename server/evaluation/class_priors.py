@@ -3,6 +3,7 @@
 Soft labels and the teacher's already assume the declared priors, so whoever learns from them does too. A learner on
 hard labels assumes the shares that the classes have in the set, which are about equal. Its scores get the logarithm of
 the declared share over that one (logit adjustment), which is exact for calibrated scores, and needs no other training.
+(The margins of a support vector machine are no such scores, and are taken as if they were.)
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def adjusted(
     classifiers: Sequence[Classifier], dataset: LabelledSet, settings: LearnerSettings
 ) -> Sequence[Classifier]:
     """The classifiers, which were trained on `dataset` by `settings`, for the class priors that it declares."""
-    if not dataset.priors or labels_of(dataset, settings) != "hard":
+    if not dataset.priors or not (dataset.is_table or labels_of(dataset, settings) == "hard"):
         return classifiers
     counts = np.bincount(dataset.labels, minlength=len(dataset.classes))
     # A class without an image was never learnt: half of one keeps the logarithm finite.
@@ -44,7 +45,7 @@ class Shifted:
     classifier: Classifier
     shift: Tensor
 
-    def __call__(self, images: Tensor) -> Tensor:
+    def __call__(self, records: Tensor) -> Tensor:
         """The shifted scores."""
-        scores = self.classifier(images)
+        scores = self.classifier(records)
         return scores + self.shift.to(scores)

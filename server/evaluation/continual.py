@@ -29,14 +29,15 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from dpdd.common.data.labelled_images import LabelledImages
+from dpdd.common.data.labelled_rows import LabelledRows
 from dpdd.common.errors import ConfigError
-from dpdd.common.methods.base import RunDescription
+from dpdd.common.methods.base import DataKind, RunDescription
 from dpdd.common.methods.registry import method
 from dpdd.common.models.backbone import Backbone
 from dpdd.common.synthesis.labelled_set import LabelledSet
+from dpdd.common.synthesis.linear_teacher import LinearTeacher
 from dpdd.common.synthesis.priors import ClassCounts, Priors, shares
-from dpdd.common.synthesis.teacher import Teacher
-from dpdd.server.evaluation.base import Score
+from dpdd.server.evaluation.base import Answers, Score
 from dpdd.server.evaluation.scoring import ACCURACY, absent_classes, described, logits_of, measured, train_learners
 from dpdd.server.run.pipeline import Run, Stage, class_counts
 from dpdd.server.run.requests import request_groups
@@ -59,6 +60,7 @@ def learn(run: Run, grid: Grid) -> dict[str, Any]:
     assert scenario.continual is not None
     public = run.public_backbone()
     test = run.test_data()
+    assert not isinstance(test, LabelledRows)  # a scenario with a table and tasks is refused
     tasks = scenario.continual.split(scenario.schema.classes)
     silos = _silos_by_task(run, len(tasks))
     stages: list[list[Stage]] = []
@@ -132,7 +134,7 @@ def relabelled(labels: NDArray[np.int64], classes: Sequence[str], some: Sequence
     return new[labels]
 
 
-def join(sets: Sequence[LabelledSet], teacher: Teacher | None = None) -> LabelledSet:
+def join(sets: Sequence[LabelledSet], teacher: LinearTeacher | None = None) -> LabelledSet:
     """Sets of different classes as one: the classes of the first, then those of the second, and so on.
 
     Soft labels stay what each set's own teacher gave them, with no chance for the classes of other sets: an image's
@@ -166,7 +168,9 @@ def _with_priors(joined: LabelledSet, run: Run, tasks: Sequence[Sequence[Stage]]
     return replace(joined, priors=tuple(assumed.tolist()))
 
 
-def _teacher(sets: Sequence[LabelledSet], tasks: Sequence[Sequence[Stage]], priors: Priors | None) -> Teacher | None:
+def _teacher(
+    sets: Sequence[LabelledSet], tasks: Sequence[Sequence[Stage]], priors: Priors | None
+) -> LinearTeacher | None:
     """A classifier for the classes of all tasks: that of the only one, or what their first stages say together.
 
     None where the method has no such thing, or where silos sent finished sets, and so no sums that could be joined.
@@ -194,10 +198,14 @@ def _score(
         logits = [[logits_of(classifier, part) for part in parts] for classifier in classifiers]
         scores[name] = TaskScores(
             [
-                measured([answers[task] for answers in logits], part.labels, ())[ACCURACY]
+                measured([Answers.of_logits(answers[task]) for answers in logits], part.labels, ())[ACCURACY]
                 for task, part in enumerate(parts)
             ],
-            measured([np.concatenate(answers) for answers in logits], labels, settings.metrics),
+            measured(
+                [Answers.of_logits(np.concatenate(answers)) for answers in logits],
+                labels,
+                settings.metrics_of(DataKind.IMAGE),
+            ),
         )
     return scores
 

@@ -26,6 +26,7 @@ from dpdd.common.methods.dp_kip.kernels import FeatureMap, FullyConnectedNTK, ce
 from dpdd.common.models.backbone import Backbone
 from dpdd.common.synthesis.image_embedding import ImageEmbedding
 from dpdd.common.synthesis.labelled_set import LabelledSet
+from dpdd.common.synthesis.teacher import Teacher
 from dpdd.server.evaluation.base import Classifier
 from dpdd.server.evaluation.learner_settings import LearnerSettings
 from dpdd.server.evaluation.training_data import check_channels, training_data
@@ -71,8 +72,9 @@ def _features(kernel: KernelName, dataset: LabelledSet, public: Backbone) -> Fea
 
 def _embedding(dataset: LabelledSet, public: Backbone) -> ImageEmbedding:
     """The one that the set was made with, where it says so, or else as SPS's defaults have it."""
-    if dataset.teacher is not None and dataset.teacher.backbone_sha256 == public.card.sha256:
-        return dataset.teacher.embedding
+    teacher = dataset.teacher
+    if isinstance(teacher, Teacher) and teacher.backbone_sha256 == public.card.sha256:
+        return teacher.embedding
     network, channels = public.network, public.card.architecture.channels
     features = min(network.default_features, network.whitening.dimensions)
     return ImageEmbedding(features, _PICTURE.get(channels, 0), channels)

@@ -57,7 +57,8 @@ class KernelRegressionSettings(Settings):
 class LearnerSettings(Settings):
     """How learners train.
 
-    `runs` is how many of each; `width` to `learning_rate` are for the ConvNet.
+    `runs` is how many of each; `width` to `learning_rate` are for the ConvNet. Learners of tables have fixed settings,
+    take hard labels, and train on at most `rows` rows: of more, on the same share of every class.
 
     `labels` is the best that they may learn from, and they take the best that the set has: `teacher` (so many
     `augmentations` of its images, blends and collages among them, labelled by its teacher), `soft` labels, or `hard`
@@ -78,6 +79,7 @@ class LearnerSettings(Settings):
     labels: Labels = "teacher"
     flips: bool = True
     augmentations: Annotated[int, Field(ge=0, le=10_000_000)] = 12_000
+    rows: Annotated[int, Field(ge=2)] = 10_000
 
     @field_validator("labels", mode="before")
     @classmethod

@@ -1,12 +1,12 @@
-"""The learners: who may train on a synthetic set. A learner is a class here and an entry in `LEARNERS`.
+"""The learners: who may train on a synthetic set. A learner is an entry in `LEARNERS`; those of images are here.
 
-What trains is in a module of its own, which needs torch and is loaded when it is used.
+What trains is in a module of its own, which needs torch or scikit-learn and is loaded when it is used.
 
 >>> learner("probe").title.format(backbone="gray28")
 'linear probe of gray28'
 >>> learner("oracle")  # doctest: +ELLIPSIS
 Traceback (most recent call last):
-dpdd.common.errors.ConfigError: there is no learner 'oracle'; known are convnet, probe, fine-tune, ensemble, krr, ...
+dpdd.common.errors.ConfigError: there is no learner 'oracle'; known are convnet, ... for images, ... for tables
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from dpdd.common.errors import ConfigError
+from dpdd.common.methods.base import DataKind
 from dpdd.common.progress import Progress, silent
 from dpdd.server.evaluation.base import Classifier, Learner
 from dpdd.server.evaluation.learner_settings import LearnerSettings
+from dpdd.server.evaluation.table_learners import TABLE_LEARNERS
 
 if TYPE_CHECKING:
     from dpdd.common.models.backbone import Backbone
@@ -28,8 +30,8 @@ if TYPE_CHECKING:
 class ConvNetLearner(Learner):
     """A small network that has seen nothing else."""
 
-    name: ClassVar[str] = "convnet"
-    title: ClassVar[str] = "ConvNet from scratch"
+    name = "convnet"
+    title = "ConvNet from scratch"
 
     def train_networks(
         self,
@@ -48,8 +50,8 @@ class ConvNetLearner(Learner):
 class ProbeLearner(Learner):
     """A linear classifier on frozen features of a public backbone."""
 
-    name: ClassVar[str] = "probe"
-    title: ClassVar[str] = "linear probe of {backbone}"
+    name = "probe"
+    title = "linear probe of {backbone}"
     needs_backbone: ClassVar[bool] = True
 
     def train_networks(
@@ -69,8 +71,8 @@ class ProbeLearner(Learner):
 class FineTuneLearner(Learner):
     """All weights of a public backbone, trained further."""
 
-    name: ClassVar[str] = "fine-tune"
-    title: ClassVar[str] = "fine-tuned {backbone}"
+    name = "fine-tune"
+    title = "fine-tuned {backbone}"
     needs_backbone: ClassVar[bool] = True
     tunes_backbone: ClassVar[bool] = True
 
@@ -91,8 +93,8 @@ class FineTuneLearner(Learner):
 class EnsembleLearner(FineTuneLearner):
     """The fine-tuned networks, which answer together: one classifier."""
 
-    name: ClassVar[str] = "ensemble"
-    title: ClassVar[str] = "fine-tuned {backbone}, together"
+    name = "ensemble"
+    title = "fine-tuned {backbone}, together"
     least_runs: ClassVar[int] = 2
 
     @property
@@ -110,8 +112,8 @@ class EnsembleLearner(FineTuneLearner):
 class KernelRegressionLearner(Learner):
     """Kernel ridge regression with the image embedding of a public backbone."""
 
-    name: ClassVar[str] = "krr"
-    title: ClassVar[str] = "kernel regression, embedding of {backbone}"
+    name = "krr"
+    title = "kernel regression, embedding of {backbone}"
     needs_backbone: ClassVar[bool] = True
     kernel: ClassVar[KernelName] = "embedding"
 
@@ -137,16 +139,16 @@ class KernelRegressionLearner(Learner):
 class FeatureRegressionLearner(KernelRegressionLearner):
     """Kernel ridge regression with all features of a public backbone."""
 
-    name: ClassVar[str] = "krr-features"
-    title: ClassVar[str] = "kernel regression, features of {backbone}"
+    name = "krr-features"
+    title = "kernel regression, features of {backbone}"
     kernel: ClassVar[KernelName] = "features"
 
 
 class TangentRegressionLearner(KernelRegressionLearner):
     """Kernel ridge regression with the neural tangent kernel of a fully connected network."""
 
-    name: ClassVar[str] = "krr-ntk"
-    title: ClassVar[str] = "kernel regression, FC-NTK"
+    name = "krr-ntk"
+    title = "kernel regression, FC-NTK"
     needs_backbone: ClassVar[bool] = False
     kernel: ClassVar[KernelName] = "ntk"
 
@@ -161,15 +163,28 @@ LEARNERS: Mapping[str, Learner] = {
         KernelRegressionLearner(),
         FeatureRegressionLearner(),
         TangentRegressionLearner(),
+        *TABLE_LEARNERS,
     )
 }
 """By name, in the order in which they train and are shown."""
+
+DEFAULT_LEARNERS: Mapping[DataKind, tuple[str, ...]] = {
+    DataKind.IMAGE: (ConvNetLearner.name,),
+    DataKind.TABLE: tuple(each.name for each in TABLE_LEARNERS),
+}
+"""Who learns where a scenario does not say it."""
+
+
+def learners_for(kind: DataKind) -> tuple[str, ...]:
+    """The names of those who take such records."""
+    return tuple(name for name, each in LEARNERS.items() if each.kind is kind)
 
 
 def learner(name: str) -> Learner:
     """The learner called `name`."""
     if name not in LEARNERS:
-        raise ConfigError(f"there is no learner {name!r}; known are {', '.join(LEARNERS)}")
+        known = " for images, ".join(", ".join(learners_for(kind)) for kind in (DataKind.IMAGE, DataKind.TABLE))
+        raise ConfigError(f"there is no learner {name!r}; known are {known} for tables")
     return LEARNERS[name]
 
 

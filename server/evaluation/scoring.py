@@ -1,4 +1,4 @@
-"""From a product to scores: train every learner that is asked for, let each pass once over real test data, measure.
+"""From a product to scores: train every learner that is asked for, let each answer real test records once, measure.
 
 >>> test = LabelledImages(np.zeros((4, 1, 8, 8), np.uint8), np.array([0, 0, 1, 1]), ("cat", "dog"))
 >>> says_cat = lambda images: torch.tensor([[1.0, 0.0]]).expand(len(images), 2)
@@ -10,21 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from dpdd.common.data.labelled_images import LabelledImages
+from dpdd.common.data.labelled_rows import LabelledRows
 from dpdd.common.errors import ConfigError, DataError
+from dpdd.common.methods.base import DataKind
 from dpdd.common.progress import Progress, silent
 from dpdd.common.synthesis.labelled_set import LabelledSet
-from dpdd.server.evaluation.base import Classifier, Score
+from dpdd.server.evaluation.base import Answering, Answers, CannotLearn, Classifier, Score
 from dpdd.server.evaluation.bundled import BUNDLED
 from dpdd.server.evaluation.class_priors import adjusted
 from dpdd.server.evaluation.learners import LEARNERS
 from dpdd.server.evaluation.metrics import metric
+from dpdd.server.evaluation.over_learners import over_learners
 from dpdd.server.evaluation.settings import EvaluationSection
 from dpdd.server.evaluation.training_data import labels_of
 
@@ -32,18 +35,35 @@ if TYPE_CHECKING:
     from dpdd.common.models.backbone import Backbone
     from dpdd.common.synthesis.product import Product
 
+TestData: TypeAlias = LabelledImages | LabelledRows
+"""Real records."""
+
 ACCURACY = "accuracy"
 """The metric that every run has, under a key of its own in `metrics.json`; continual figures are made of it."""
+_ROWS_AT_ONCE = 20_000
+
+
+class Trained(dict[str, Sequence[Classifier]]):
+    """The classifiers by learner; and why some learners have none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left_out: dict[str, str] = {}
+
+
+def kind_of(product: Product) -> DataKind:
+    """What the product's records are."""
+    return DataKind.TABLE if isinstance(product, LabelledSet) and product.is_table else DataKind.IMAGE
 
 
 def evaluate(
     product: Product,
-    test: LabelledImages,
+    test: TestData,
     settings: EvaluationSection,
     public: Backbone | None,
     seed: int,
     progress: Progress = silent,
-    trained: Mapping[str, Sequence[Classifier]] | None = None,
+    trained: Trained | None = None,
 ) -> dict[str, Any]:
     """What the product is worth to those who learn from it, and how good its own classifiers are; for `metrics.json`.
 
@@ -52,26 +72,38 @@ def evaluate(
     check_test(product, test)
     if trained is None:
         trained = train_learners(product, settings, public, seed, progress)
-    measured = {name: scores(each, test, settings.metrics) for name, each in trained.items()}
-    return {**described(measured, product, settings, public), **absent_classes(test)}
+    kind = kind_of(product)
+    measured = {name: scores(each, test, settings.metrics_of(kind)) for name, each in trained.items()}
+    return {
+        **described(measured, product, settings, public),
+        **(over_learners(measured) if kind is DataKind.TABLE else {}),
+        **({"learners_left_out": trained.left_out} if trained.left_out else {}),
+        **absent_classes(test),
+    }
 
 
 def train_learners(
     product: Product, settings: EvaluationSection, public: Backbone | None, seed: int, progress: Progress = silent
-) -> dict[str, Sequence[Classifier]]:
-    """All that `settings.learners` names, each trained once per run, and the classifiers that the product brings.
+) -> Trained:
+    """All that `settings` ask for, each trained once per run, and the classifiers that the product brings.
 
     Nobody learns from a product that is a model: it is the only one that is scored.
     """
-    trained: dict[str, Sequence[Classifier]] = {}
+    trained = Trained()
     if isinstance(product, LabelledSet):
+        settings.check_kind(kind_of(product))
+        asked = settings.learners_of(kind_of(product))
         networks: dict[str, list[Classifier]] = {}
         for name, learner in LEARNERS.items():
-            if name not in settings.learners:
+            if name not in asked:
                 continue
             own = learner.own(settings)
             if learner.networks not in networks:
-                networks[learner.networks] = learner.train_networks(product, own, public, seed, progress)
+                try:
+                    networks[learner.networks] = learner.train_networks(product, own, public, seed, progress)
+                except CannotLearn as error:
+                    trained.left_out[name] = str(error)
+                    continue
             trained[name] = adjusted(learner.classifiers(networks[learner.networks]), product, own)
     for name, bundled in BUNDLED.items():
         classifier = bundled.classifier_of(product)
@@ -90,25 +122,38 @@ def logits_of(classifier: Classifier, test: LabelledImages, batch: int = 500) ->
     return np.concatenate(parts)
 
 
-def scores(
-    classifiers: Sequence[Classifier], test: LabelledImages, metrics: Sequence[str] = (ACCURACY,)
-) -> dict[str, Score]:
+def answers_of(classifier: Classifier, test: TestData) -> Answers:
+    """What `classifier` says of every test record."""
+    if isinstance(test, LabelledImages):
+        return Answers.of_logits(logits_of(classifier, test))
+    parts = []
+    for start in range(0, max(len(test), 1), _ROWS_AT_ONCE):
+        rows = test.rows[start : start + _ROWS_AT_ONCE]
+        if isinstance(classifier, Answering):
+            parts.append(classifier.answers(rows))
+        else:
+            with torch.inference_mode():
+                parts.append(Answers.of_logits(classifier(torch.from_numpy(rows)).numpy()))
+    return Answers.joined(parts)
+
+
+def scores(classifiers: Sequence[Classifier], test: TestData, metrics: Sequence[str] = (ACCURACY,)) -> dict[str, Score]:
     """The accuracy of the classifiers, one value each, and their scores in all other `metrics`."""
-    return measured([logits_of(classifier, test) for classifier in classifiers], test.labels, metrics)
+    once = {id(classifier): classifier for classifier in classifiers}  # who draws nothing is the same in every run
+    answers = {key: answers_of(classifier, test) for key, classifier in once.items()}
+    return measured([answers[id(classifier)] for classifier in classifiers], test.labels, metrics)
 
 
-def measured(
-    logits: Sequence[NDArray[np.floating]], labels: NDArray[np.int64], metrics: Sequence[str]
-) -> dict[str, Score]:
-    """The same, of logits that are there already; what is not defined for records of one class alone is left out."""
+def measured(answers: Sequence[Answers], labels: NDArray[np.int64], metrics: Sequence[str]) -> dict[str, Score]:
+    """The same, of answers that are there already; what is not defined for such records is left out."""
     found: dict[str, Score] = {}
     for name in dict.fromkeys((ACCURACY, *metrics)):
         with suppress(DataError):
-            found[name] = Score(tuple(metric(name).function(each, labels) for each in logits))
+            found[name] = Score(tuple(metric(name).function(each, labels) for each in answers))
     return found
 
 
-def absent_classes(test: LabelledImages) -> dict[str, list[str]]:
+def absent_classes(test: TestData) -> dict[str, list[str]]:
     """For `metrics.json`: the classes that no test record has, which averages over classes leave out; mostly nothing.
 
     >>> absent_classes(LabelledImages(np.zeros((1, 1, 8, 8), np.uint8), np.array([0]), ("cat", "dog")))
@@ -134,15 +179,20 @@ def described(
             shown[name] = score.as_json()
         learner = LEARNERS.get(name)
         if learner is not None and isinstance(product, LabelledSet):
-            accuracy[name]["labels"] = labels_of(product, learner.own(settings))
+            accuracy[name]["labels"] = "hard" if product.is_table else labels_of(product, learner.own(settings))
             if public is not None and learner.needs_backbone:
                 accuracy[name]["backbone"] = public.card.name
     return {"accuracy": accuracy, "metrics": others} if others else {"accuracy": accuracy}
 
 
-def check_test(product: Product, test: LabelledImages) -> None:
-    """ConfigError unless there are test images, of the product's classes."""
+def check_test(product: Product, test: TestData) -> None:
+    """ConfigError unless there are test records, of the product's classes."""
     if len(test) == 0:
-        raise ConfigError("there are no test images; at least one is needed")
+        what = "images" if isinstance(test, LabelledImages) else "rows"
+        raise ConfigError(f"there are no test {what}; at least one is needed")
+    if isinstance(test, LabelledRows) != (kind_of(product) is DataKind.TABLE):
+        raise ConfigError("images are evaluated with images, and a table with rows")
+    if isinstance(test, LabelledRows) and isinstance(product, LabelledSet) and test.schema != product.schema:
+        raise ConfigError("the test rows have another schema than the product")
     if len(product.classes) != len(test.classes):
         raise ConfigError(f"the product has {len(product.classes)} classes, but the test set {len(test.classes)}")

@@ -61,15 +61,23 @@ def _copy(run: Path, card: Mapping[str, Any], partial: Path) -> dict[str, str]:
             shutil.copyfile(source, target)
     for name in ("card.json", "CARD.md"):
         shutil.copyfile(run / name, partial / name)
+    labelled = "images" if "image_shape" in card else "rows"
     digests = [digest for row in release_rows(card) for digest in row["release_sha256"]]
     for digest in digests:
         shutil.copyfile(run / "store" / digest, partial / "store" / digest)
     return {
-        f"dataset/{card['file']}": "the model" if "model" in card else "the dataset",
-        **({f"dataset/{TEACHER}": "its teacher, which labels any images"} if "teacher_sha256" in card else {}),
+        f"dataset/{card['file']}": _product(card),
+        **({f"dataset/{TEACHER}": f"its teacher, which labels any {labelled}"} if "teacher_sha256" in card else {}),
         "CARD.md, card.json": "what it promises, and to whom",
         "store/": f"{len(digests)} signed releases",
     }
+
+
+def _product(card: Mapping[str, Any]) -> str:
+    """What the product's file holds."""
+    if "described" in card:
+        return "the columns"
+    return "the model" if "model" in card else "the dataset"
 
 
 def _write_requests(partial: Path, requests: Mapping[str, bytes]) -> dict[str, str]:
@@ -85,7 +93,7 @@ def _write_requests(partial: Path, requests: Mapping[str, bytes]) -> dict[str, s
 def _translate(partial: Path, card: Mapping[str, Any], with_image_folder: bool) -> dict[str, str]:
     """The formats of others."""
     written = {}
-    if "model" not in card:
+    if _product(card) == "the dataset":
         dataset = LabelledSet.load(partial / "dataset")
         if with_image_folder and dataset.is_table:
             raise ConfigError("--imagefolder is for images, and this dataset is a table")
@@ -100,7 +108,8 @@ def _translate(partial: Path, card: Mapping[str, Any], with_image_folder: bool) 
             image_folder.write_image_folder(partial / image_folder.FOLDER, dataset)
             written[f"{image_folder.FOLDER}/"] = "a PNG file per image, a folder per class"
     elif with_image_folder:
-        raise ConfigError("--imagefolder is for images, and this run made a model")
+        made = "a model" if "model" in card else "a description"
+        raise ConfigError(f"--imagefolder is for images, and this run made {made}")
     if card["protects_people"]:
         write_registry_entry(partial, card)
         written[REGISTRY] = "a draft for the registry of DP deployments; some fields are yours to fill in"

@@ -37,13 +37,19 @@ def write_registry_entry(folder: Path, card: Mapping[str, Any]) -> None:
     (folder / REGISTRY).write_text(_HEAD + text)
 
 
+def _type(card: Mapping[str, Any]) -> str:
+    if "described" in card:
+        return "Summary statistics"
+    return "Machine learning model" if "model" in card else "Synthetic data"
+
+
 def entry(card: Mapping[str, Any]) -> dict[str, Any]:
     """The entry; only for a run that protects people."""
     basic = {
         "name": card["name"],
         "data_curators": [FILL_IN],
         "intended_use": FILL_IN,
-        "data_product_type": "Machine learning model" if "model" in card else "Synthetic data",
+        "data_product_type": _type(card),
         "data_product_region": FILL_IN,
         "description": " ".join(about_text(card).split()),
         "publication_date": NO_DATE,
@@ -79,7 +85,8 @@ def _slug(*parts: str) -> str:
 
 
 def _variant(card: Mapping[str, Any]) -> dict[str, str]:
-    records = f"rows of {len(card['columns'])} columns" if "columns" in card else _images(card)
+    columns = card.get("columns") or card.get("described", ())
+    records = f"rows of {len(columns)} columns" if columns else _images(card)
     unprotected = "The class list, the form of records and the settings of the method, which are public."
     counts = [row["silo"] for row in card["silos"] if row["public_counts"]]
     if counts:

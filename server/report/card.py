@@ -19,7 +19,8 @@ from dpdd.common.synthesis.product import Product
 from dpdd.common.synthesis.product_files import TEACHER, file_sha256
 from dpdd.common.wire.release import Release
 from dpdd.server.report.card_text import markdown
-from dpdd.server.report.scores import learner_facts
+from dpdd.server.report.comparison import MARGINALS
+from dpdd.server.report.scores import learner_facts, together_facts
 from dpdd.server.run.roster import Roster
 from dpdd.server.run.scenario import Scenario
 from dpdd.server.run.store import Store
@@ -133,6 +134,8 @@ def write_card(
         **(joining or {}),
         **({"warnings": warnings} if (warnings := store.warnings([row["silo"] for row in rows])) else {}),
         **_evaluation(scenario, scores),
+        **({"fidelity": scores["fidelity"]} if "fidelity" in scores else {}),
+        **({"marginals": f"dataset/{MARGINALS}"} if (folder / "dataset" / MARGINALS).exists() else {}),
         **({"at_silos": scores["at_silos"]} if judged else {}),
     }
     (folder / "card.json").write_text(json.dumps(card, indent=2, ensure_ascii=False) + "\n")
@@ -147,15 +150,14 @@ def _records_per_class(product: Product) -> dict[str, Any]:
 
 
 def _teacher_facts(product: Product, folder: Path) -> dict[str, Any]:
-    """The hash of the saved teacher, and the public backbone that it needs."""
+    """The hash of the saved teacher, and what it needs."""
     if product.teacher is None:
         return {}
-    backbone = {"name": Path(product.teacher.backbone).name, "sha256": product.teacher.backbone_sha256}
-    return {"teacher_sha256": file_sha256(folder / "dataset" / TEACHER), "teacher_backbone": backbone}
+    return {"teacher_sha256": file_sha256(folder / "dataset" / TEACHER), **product.teacher.facts}
 
 
 def _evaluation(scenario: Scenario, scores: Mapping[str, Any]) -> dict[str, Any]:
     if not scores.get("accuracy"):
         return {}
     test_data = f"the test data of {scenario.data.dataset}" if scenario.data.dataset else "the coordinator's test data"
-    return {"evaluation": {"test_data": test_data, "learners": learner_facts(scores)}}
+    return {"evaluation": {"test_data": test_data, "learners": learner_facts(scores), **together_facts(scores)}}

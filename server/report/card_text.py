@@ -10,20 +10,19 @@ from dpdd.common.cli import table
 from dpdd.common.privacy import events
 from dpdd.common.synthesis.product_files import TEACHER
 from dpdd.server.report.also import also_text
+from dpdd.server.report.comparison import comparison_text
 from dpdd.server.report.joining import joining_text
 from dpdd.server.report.product import in_words
-from dpdd.server.report.scores import at_silos_table, facts_table
+from dpdd.server.report.scores import at_silos_table, facts_table, left_out_lines
 
 
 def markdown(card: Mapping[str, Any]) -> str:
     """The whole of `CARD.md`."""
     teacher = ""
     if "teacher_sha256" in card:
-        backbone = card["teacher_backbone"]
-        teacher = (
-            f"- `dataset/{TEACHER}`, made from the same releases, has SHA-256 `{card['teacher_sha256']}`.\n"
-            f"  It stands on the public backbone `{backbone['name']}` with SHA-256 `{backbone['sha256']}`.\n"
-        )
+        teacher = f"- `dataset/{TEACHER}`, made from the same releases, has SHA-256 `{card['teacher_sha256']}`.\n"
+        if (backbone := card.get("teacher_backbone")) is not None:  # a table's needs none
+            teacher += f"  It stands on the public backbone `{backbone['name']}` with SHA-256 `{backbone['sha256']}`.\n"
     sections = [
         f"# {card['name']}",
         about_text(card),
@@ -31,6 +30,7 @@ def markdown(card: Mapping[str, Any]) -> str:
         *([f"## What came from which silo\n\n{text}"] if (text := joining_text(card)) else []),
         *([f"## What learners reached\n\n{text}"] if (text := evaluation_text(card)) else []),
         *([f"## Also made from these releases\n\n{text}"] if (text := also_text(card)) else []),
+        *([f"## Beside public test rows\n\n{text}"] if (text := comparison_text(card)) else []),
         f"## Licence\n\n{licence_text(card)}",
         f"## Verifying\n\n- `dataset/{card['file']}` has SHA-256 `{card['dataset_sha256']}`.\n{teacher}"
         "- Every release named above lies in `store/` under its SHA-256, signed (Ed25519) with the key in\n"
@@ -55,6 +55,8 @@ def about_text(card: Mapping[str, Any]) -> str:
 
 
 def _shape_in_words(card: Mapping[str, Any]) -> str:
+    if "described" in card:
+        return ""
     if "image_shape" not in card:
         return f" ({len(card['columns'])} columns)"
     channels, height, width = card["image_shape"]
@@ -118,8 +120,9 @@ def evaluation_text(card: Mapping[str, Any]) -> str:
     """What learners reached on which test data; empty where nothing was evaluated."""
     parts = []
     if evaluation := card.get("evaluation"):
+        shown = "\n".join([facts_table(evaluation["learners"], evaluation), *left_out_lines(evaluation)])
         parts.append(
-            f"Measured on {evaluation['test_data']}.\n\n```\n{facts_table(evaluation['learners'])}\n```\n\n"
+            f"Measured on {evaluation['test_data']}.\n\n```\n{shown}\n```\n\n"
             "Test figures are no part of the privacy claim above: they are exact figures of that test data, which\n"
             "no noise protects."
         )

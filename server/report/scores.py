@@ -21,6 +21,7 @@ from dpdd.server.evaluation.metrics import METRICS, Metric
 _TITLES = {
     **{name: learner.title for name, learner in LEARNERS.items()},
     **{name: bundled.title for name, bundled in BUNDLED.items()},
+    "linear": "logistic regression on one-hot cells",
 }
 
 _LEARNT_FROM = {
@@ -28,6 +29,7 @@ _LEARNT_FROM = {
     "lessons": "teacher-labelled augmentations",  # its name in older runs
     "soft": "soft labels",
     "hard": "hard labels",
+    "real": "real records",
 }
 
 
@@ -36,14 +38,31 @@ def tables(metrics: Mapping[str, Any]) -> list[str]:
     shown = []
     if metrics["accuracy"]:
         shown.append(score_table(metrics))
+        if real := metrics.get("real"):
+            shown.append(f"{real_in_words(real)}\n\n{score_table(real)}")
         if metrics.get("continual", {}).get("learners"):
             shown.append(continual_table(metrics))
         if absent := metrics.get("absent_classes"):
             whom = "it" if len(absent) == 1 else "them"
             shown.append(f"no test record is of {', '.join(absent)}: averages over classes leave {whom} out")
+    shown += left_out_lines(metrics)
     if metrics.get("at_silos", {}).get("models"):
         shown.append(at_silos_table(metrics))
     return shown
+
+
+def left_out_lines(about: Mapping[str, Any]) -> list[str]:
+    """A line for every learner that could not learn from this set, and why; `about` is of `metrics.json` or a card.
+
+    >>> left_out_lines({"learners_left_out": {"lda": "its rows are all of one class"}})
+    ['without linear discriminant analysis: its rows are all of one class']
+    """
+    return [f"without {_TITLES[name]}: {why}" for name, why in about.get("learners_left_out", {}).items()]
+
+
+def real_in_words(real: Mapping[str, Any]) -> str:
+    """What the scores on real records are."""
+    return f"for comparison, trained on {real['records']} real records of the simulated silos, which no noise protects:"
 
 
 def score_table(metrics: Mapping[str, Any]) -> str:
@@ -53,6 +72,7 @@ def score_table(metrics: Mapping[str, Any]) -> str:
     for name, score in metrics["accuracy"].items():
         values = [_value(METRICS[column], column_scores[name]) for column, column_scores in columns.items()]
         rows.append([_title(name, score), _learnt_from(score), *values])
+    rows += [[title, "", *values] for title, values in _together(metrics, tuple(columns))]
     return table(["learner", "learnt from", *(METRICS[column].title for column in columns)], rows)
 
 
@@ -146,8 +166,28 @@ def learner_facts(metrics: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def facts_table(learners: Sequence[Mapping[str, Any]]) -> str:
-    """What `learner_facts` gave, as a table."""
+def together_facts(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """What a card says of all learners together, and of those that could not learn; nothing where there is none."""
+    return {key: metrics[key] for key in ("mean_over_learners", "best_learner", "learners_left_out") if key in metrics}
+
+
+def _together(about: Mapping[str, Any], columns: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """Two rows, by title: the mean over learners, and each metric's best; none where that was not computed."""
+    means, best = about.get("mean_over_learners"), about.get("best_learner")
+    if not means or not best:
+        return []
+    count = max(mean["learners"] for mean in means.values())
+    return [
+        (
+            f"mean of {count} learners",
+            [_value(METRICS[name], means[name]) if name in means else "" for name in columns],
+        ),
+        ("best single", [METRICS[name].show(best[name]["mean"]) if name in best else "" for name in columns]),
+    ]
+
+
+def facts_table(learners: Sequence[Mapping[str, Any]], about: Mapping[str, Any] | None = None) -> str:
+    """What `learner_facts` gave, as a table; and the rows of all learners together, if `about` has them."""
     columns = list(dict.fromkeys(name for row in learners for name in row["metrics"]))
     rows = []
     for row in learners:
@@ -158,6 +198,7 @@ def facts_table(learners: Sequence[Mapping[str, Any]]) -> str:
             for name in columns
         ]
         rows.append([row["learner"], row["learnt_from"], str(row["runs"]), *values])
+    rows += [[title, "", "", *values] for title, values in _together(about or {}, columns)]
     return table(["learner", "learnt from", "runs", *(METRICS[name].title for name in columns)], rows)
 
 

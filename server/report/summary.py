@@ -15,6 +15,7 @@ from typing import Any
 from dpdd.common.cli import table
 from dpdd.server.report.also import also_lines
 from dpdd.server.report.card_text import budget_cells
+from dpdd.server.report.comparison import MARGINALS, distances_table
 from dpdd.server.report.joining import implausible_lines, influence_table, lost_in_words
 from dpdd.server.report.product import in_words
 from dpdd.server.report.scores import tables
@@ -30,10 +31,21 @@ def summary(metrics: Mapping[str, Any], folder: Path) -> str:
     if metrics.get("lost_in_noise"):
         lines.append(lost_in_words(metrics["lost_in_noise"]))
     lines += [line for scores in tables(metrics) for line in (scores, "")]
+    if "fidelity" in metrics:
+        lines += [distances_table(metrics["fidelity"]), ""]
     lines += also_lines(metrics, folder)
     if not all(row["releasable"] for row in metrics["privacy"]):
         lines.append("This was a simulation with repeatable or no noise: it protects nobody.")
-    look = " (look at preview.png)" if "images" in metrics["dataset"] else ""
+    if "description" in metrics:
+        path = folder / "dataset" / metrics["dataset"]["file"]
+        lines += [
+            metrics["description"]["columns_toml"],
+            f"these columns are in {path}: put them into the scenario and every silo.toml, as they are or corrected",
+            f"what it promises, and how to check it: {folder / 'CARD.md'}",
+        ]
+        return "\n".join(lines)
+    picture = "preview.png" if "images" in metrics["dataset"] else MARGINALS if "rows" in metrics["dataset"] else ""
+    look = f" (look at {picture})" if picture else ""
     lines += [
         f"{in_words(metrics['dataset'])}: {folder / 'dataset'}{look}",
         f"what it promises, and how to check it: {folder / 'CARD.md'}",

@@ -30,7 +30,7 @@ from dpdd.common.methods.verification import (
 )
 from dpdd.common.privacy import events
 from dpdd.common.privacy.accounting import Guarantee
-from dpdd.common.synthesis.product_files import DATASET, MODEL, TEACHER, file_sha256
+from dpdd.common.synthesis.product_files import COLUMNS, DATASET, MODEL, TEACHER, file_sha256
 from dpdd.common.wire.release import Release, open_signed
 from dpdd.common.wire.request import Kind, ReleaseRequest, decode_request
 from dpdd.server.report.also import check_also
@@ -231,7 +231,7 @@ def _checked_together(
 
 
 def _check_product(folder: Path, card: Mapping[str, Any], expected: str) -> None:
-    dataset = folder / "dataset" / (MODEL if card.get("file") == MODEL else DATASET)
+    dataset = folder / "dataset" / (card["file"] if card.get("file") in (MODEL, COLUMNS) else DATASET)
     if not dataset.exists():
         raise DataError(f"{dataset}: the dataset is missing")
     if file_sha256(dataset) != expected:

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from dpdd.common.errors import ConfigError, DpddError, IntegrityError
 from dpdd.common.files.atomic import write_atomically
-from dpdd.common.wire.parsing import MOST_BYTES, shown
-from dpdd.common.wire.release import Release, inspect_bytes
+from dpdd.common.methods.verification import check_size
+from dpdd.common.wire.parsing import shown
+from dpdd.common.wire.release import Release, stated
 from dpdd.common.wire.request import decode_request
 from dpdd.server.run.pipeline import Run, Stage
 from dpdd.server.run.requests import RequestGroup, make_request, request_groups
@@ -84,14 +85,14 @@ def write_requests(stage: OpenStage, folder: Path) -> dict[Path, RequestGroup]:
 
 
 def take_release(path: Path, scenario: Scenario, store: Store, roster: Roster) -> Release:
-    """Verify the signed release in a file by its silo's key, and keep it; IntegrityError where it does not belong."""
+    """Verify the signed release in a file by its silo's key, and keep it; IntegrityError where it does not belong.
+
+    Nothing but what it states is read before it is known to have the size of an answer.
+    """
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise IntegrityError(f"{path}: more than the {MOST_BYTES} bytes that a release may have")
-        data = path.read_bytes()
+        size, release = path.stat().st_size, stated(path)
     except OSError as error:
         raise ConfigError(f"{path}: the release cannot be read ({error.strerror})") from None
-    release = inspect_bytes(data)
     if release.silo not in roster.keys:
         raise IntegrityError(
             f"{path}: silo {shown(release.silo)} has not joined, so its key is not known: give it as "
@@ -102,7 +103,8 @@ def take_release(path: Path, scenario: Scenario, store: Store, roster: Roster) -
         raise IntegrityError(f"{path}: answers request {release.request_id[:12]}, which is none of this run's")
     if decode_request(asked).epsilon != scenario.privacy.epsilon_of(release.silo):
         raise IntegrityError(f"{path}: silo {release.silo} answered a request that was for others")
-    kept = store.add(data, release.request_id, roster)
+    check_size(size, store.expected(release.request_id))
+    kept = store.add(path.read_bytes(), release.request_id, roster)
     store.note(release.request_id, release.silo, "released")
     return kept
 

@@ -19,7 +19,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, StrictInt, ValidationError, model_validator
 
 from dpdd.common.config import Settings, explain, validate
-from dpdd.common.data import made_patients
+from dpdd.common.data import table_benchmarks
 from dpdd.common.data.formats.spec import DataSpec, SourceSpec, with_format
 from dpdd.common.data.schema import DataSchema, Fit, of_table
 from dpdd.common.data.table.schema import TableColumns
@@ -43,7 +43,8 @@ class DataSection(Settings):
     """What the records are, where public ones are, and how a simulation splits its source.
 
     `test_share` sets a share of the source aside as test data, by the scenario's seed: whole groups, where it has any.
-    `partition = "group"` keeps all records of a group in one silo.
+    `partition = "group"` keeps all records of a group in one silo. A Dirichlet partition shares every class out in
+    other proportions, or, with `partition_by`, every value of that column of a table.
     """
 
     dataset: str | None = None
@@ -59,6 +60,7 @@ class DataSection(Settings):
     test_share: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
     silos: Annotated[int, Field(ge=1, le=1000)] = 3
     partition: Literal["iid", "dirichlet", "pathological", "group"] = "iid"
+    partition_by: str | None = None
     alpha: Annotated[float, Field(gt=0.0, le=1e6)] | None = None
     classes_per_silo: Annotated[int, Field(ge=1)] | None = None
     shares: tuple[Annotated[float, Field(gt=0.0, le=1.0)], ...] | None = None
@@ -67,8 +69,8 @@ class DataSection(Settings):
     @property
     def declared(self) -> DataSchema | None:
         """The public schema of own data, or of a table; None for a benchmark of images, which brings its own."""
-        if self.dataset == made_patients.NAME:
-            return DataSchema(**of_table(made_patients.SCHEMA))
+        if self.dataset in table_benchmarks.names():
+            return DataSchema(**of_table(table_benchmarks.schema(self.dataset)))
         if self.dataset is not None:
             return None
         return DataSchema.model_validate({key: value for key in _SCHEMA if (value := getattr(self, key)) is not None})
@@ -151,6 +153,8 @@ class DataSection(Settings):
                 raise ValueError(f'{key} belongs to partition = "{belongs_to}", and the partition is {self.partition}')
             if not given and self.partition == belongs_to:
                 raise ValueError(f'partition = "{belongs_to}" needs {key}')
+        if self.partition_by is not None:
+            self._check_partition_by(self.partition_by)
         if self.shares is not None:
             if self.partition != "iid":
                 raise ValueError(f'shares belongs to partition = "iid", and the partition is {self.partition}')
@@ -164,3 +168,12 @@ class DataSection(Settings):
                 "(csv, parquet) or group_pattern (image-folder)"
             )
         return self
+
+    def _check_partition_by(self, column: str) -> None:
+        if self.partition != "dirichlet":
+            raise ValueError(f'partition_by belongs to partition = "dirichlet", and the partition is {self.partition}')
+        table = None if self.declared is None else self.declared.table
+        if table is None:
+            raise ValueError("partition_by names a column of a table, and these records are images")
+        if column not in table.names:
+            raise ValueError(f"partition_by names a column of the table, which {column!r} is not")

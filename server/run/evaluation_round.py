@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dpdd.common.errors import ConfigError, DpddError
+from dpdd.common.methods.base import DataKind
 from dpdd.common.methods.registry import method
 from dpdd.common.wire.release import Release
 from dpdd.common.wire.request import Kind, ReleaseRequest, decode_request
@@ -44,7 +45,7 @@ def evaluate_at_silos(
     """
     section, console = run.scenario.evaluation.at_silos, run.console
     assert section is not None
-    for name in section.models:
+    for name in section.models_of(DataKind.of_shape(stages[0].asked[0].request.shape)):
         if name not in models:
             console.say(f"  {name} is not evaluated at the silos: this run has none that can be sent")
     if not models:
@@ -100,7 +101,8 @@ def _asked_before(store: Store, wanted: ReleaseRequest) -> ReleaseRequest | None
 def _terms(request: ReleaseRequest) -> tuple[Any, ...]:
     """All that is asked of a silo, but for what the models have learnt."""
     kinds = tuple(model["kind"] for model in request.settings["models"])
-    return (request.epsilon, request.delta, request.classes, request.shape, kinds, request.settings["bins"])
+    asked = (request.epsilon, request.delta, request.classes, request.shape, request.table)
+    return (*asked, kinds, request.settings["bins"])
 
 
 def _counted(stages: Sequence[Stage]) -> float | None:

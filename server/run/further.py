@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from dpdd.common.data.labelled_images import LabelledImages
 from dpdd.common.models.backbone import Backbone
-from dpdd.server.evaluation.scoring import evaluate
+from dpdd.server.evaluation.scoring import TestData, evaluate
 from dpdd.server.report.also import Also
 from dpdd.server.run.stage import Stage
 
@@ -15,9 +14,7 @@ if TYPE_CHECKING:
     from dpdd.server.run.pipeline import Run
 
 
-def further_datasets(
-    run: Run, stages: Sequence[Stage], public: Backbone | None, test: LabelledImages | None
-) -> list[Also]:
+def further_datasets(run: Run, stages: Sequence[Stage], public: Backbone | None, test: TestData | None) -> list[Also]:
     """All that the scenario asks for. No silo is asked anything for them: they are post-processing."""
     made, scenario = [], run.scenario
     for asked in scenario.synthesis.also:

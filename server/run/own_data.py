@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdd.common.data import benchmarks, formats, made_patients
+from dpdd.common.data import benchmarks, formats, table_benchmarks
 from dpdd.common.data.labelled_images import LabelledImages
 from dpdd.common.data.labelled_records import LabelledRecords, as_pixels
 from dpdd.common.data.labelled_rows import LabelledRows
 from dpdd.common.errors import ConfigError, DataError
+from dpdd.common.files.untrusted import shown
 from dpdd.common.randomness import uniforms
 from dpdd.server.run.data_section import DataSection
 
@@ -23,6 +24,9 @@ def public_test_images(data: DataSection, seed: int) -> LabelledImages | None:
     if data.is_table:
         return None
     if data.dataset is not None:
+        if data.dataset not in benchmarks.names():
+            known = ", ".join((*benchmarks.names(), *table_benchmarks.names()))
+            raise DataError(f"there is no dataset {shown(data.dataset, 60)!r}; the datasets are: {known}")
         return benchmarks.load(data.dataset, "test")
     schema = data.declared
     assert schema is not None
@@ -39,7 +43,7 @@ def public_test_rows(data: DataSection, seed: int) -> LabelledRows | None:
     if not data.is_table:
         return None
     if data.dataset is not None:
-        return made_patients.rows("test")
+        return table_benchmarks.load(data.dataset, "test")
     schema, records = data.declared, _public_test(data, seed)
     assert schema is not None and schema.table is not None
     return None if records is None else LabelledRows(records.features[:], records.labels, schema.table)
@@ -62,8 +66,8 @@ def _public_test(data: DataSection, seed: int) -> LabelledRecords | None:
 def silo_records(data: DataSection, seed: int) -> tuple[LabelledRecords, NDArray[np.int64]]:
     """A benchmark's training data, or the source; and the positions of what simulated silos hold: no test share."""
     if data.dataset is not None and data.is_table:
-        made = made_patients.rows("train")
-        return LabelledRecords(made.rows, made.labels), np.arange(len(made))
+        rows = table_benchmarks.load(data.dataset, "train")
+        return LabelledRecords(rows.rows, rows.labels), np.arange(len(rows))
     if data.dataset is not None:
         train = benchmarks.load(data.dataset, "train")
         return LabelledRecords(train.images, train.labels), np.arange(len(train))

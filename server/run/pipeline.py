@@ -22,10 +22,9 @@ from dpdd.common import flower  # first: it turns Flower's telemetry off
 # isort: split
 from flwr.serverapp import Grid
 
-from dpdd.common.data.labelled_images import LabelledImages
 from dpdd.common.errors import DpddError, IntegrityError, WireError
-from dpdd.common.methods.base import RunDescription
-from dpdd.common.methods.registry import method
+from dpdd.common.methods.base import DataKind, RunDescription
+from dpdd.common.methods.registry import method, query
 from dpdd.common.models.backbone import Backbone
 from dpdd.common.progress import Console
 from dpdd.common.synthesis.labelled_set import LabelledSet
@@ -40,10 +39,10 @@ from dpdd.server.aggregation.union import opened, union
 from dpdd.server.aggregation.usable import UNUSABLE, check_quorum
 from dpdd.server.evaluation.at_silos import check as check_at_silos
 from dpdd.server.evaluation.at_silos import sent_models
-from dpdd.server.evaluation.base import Classifier
-from dpdd.server.evaluation.scoring import evaluate, train_learners
+from dpdd.server.evaluation.scoring import TestData, Trained, evaluate, train_learners
 from dpdd.server.report.also import Also, save_also
 from dpdd.server.report.card import evaluation_rows, privacy_rows, write_card
+from dpdd.server.report.comparison import compare_table
 from dpdd.server.run.addressing import group_for, silos_of
 from dpdd.server.run.checks import backbone_in_words
 from dpdd.server.run.dry_round import DryRound, RehearsalDeadline
@@ -90,9 +89,10 @@ class Run:
             stages = self.gather(grid, asked, store)
             product = self.synthesise(stages)
             scores: dict[str, Any] = {"accuracy": {}}
-            trained: Mapping[str, Sequence[Classifier]] = {}
+            trained = Trained()
             test = self.test_data()
-            if self.scenario.evaluation.runs and (test is not None or at_silos is not None):
+            asked_models = () if at_silos is None else at_silos.models_of(DataKind.of_shape(asked[0].request.shape))
+            if self.scenario.evaluation.runs and (test is not None or "convnet" in asked_models):
                 with self.phase("evaluation"):
                     trained = train_learners(
                         product, self.scenario.evaluation, public, self.scenario.seed, self.console
@@ -104,7 +104,7 @@ class Run:
             if at_silos is None:
                 return metrics
             # The dataset is there, whatever becomes of this round.
-            models = sent_models(product, trained, at_silos.models)
+            models = sent_models(product, trained, asked_models)
             evaluated = evaluate_at_silos(self, grid, models, stages, store)
             if evaluated is None:
                 return metrics
@@ -116,14 +116,11 @@ class Run:
             self.console.say(f"  {words}")
         return public_backbone(self.scenario)
 
-    def test_data(self) -> LabelledImages | None:
+    def test_data(self) -> TestData | None:
         """What the product is evaluated with; None where nothing is evaluated, which is said if it was asked for."""
         if not self.scenario.evaluation.runs:
             return None
-        if self.scenario.data.is_table:
-            self.console.say("  nothing is evaluated: no learner takes rows of a table yet")
-            return None
-        test = self.scenario.test_data()
+        test = self.scenario.test_rows() if self.scenario.data.is_table else self.scenario.test_data()
         if test is None and self.scenario.evaluation.at_silos is None:
             self.console.say(
                 "  nothing is evaluated: the scenario has no test data (data.test), and does not ask for an evaluation "
@@ -170,7 +167,7 @@ class Run:
         request = asked[0].request
         if request.kind is Kind.DISTILLED_SET:
             return 1
-        chosen = method(request.method)
+        chosen = query(request.method)
         return chosen.stages(chosen.settings(request.settings))
 
     def next_stage(
@@ -282,6 +279,7 @@ class Run:
         """Write the dataset, the card and `metrics.json`; returns what the latter holds."""
         digest = product.save(self.folder / "dataset")
         further = save_also(self.folder, also)
+        more |= compare_table(product, self.scenario, self.folder / "dataset")
         releases = [release for stage in stages for release in stage.releases]
         evaluation: Sequence[Release] = ()
         if evaluated is not None:
@@ -375,11 +373,14 @@ class Run:
         self,
         product: Product,
         public: Backbone | None,
-        test: LabelledImages,
-        trained: Mapping[str, Sequence[Classifier]],
+        test: TestData,
+        trained: Trained,
     ) -> dict[str, Any]:
         """What the product is worth to those who learn from it, and how good its own classifier is."""
-        return evaluate(product, test, self.scenario.evaluation, public, self.scenario.seed, self.console, trained)
+        scenario = self.scenario
+        for name, why in trained.left_out.items():
+            self.console.say(f"  without {name}: {why}")
+        return evaluate(product, test, scenario.evaluation, public, scenario.seed, self.console, trained)
 
 
 def _keep(data: bytes, group: RequestGroup, store: Store, roster: Roster) -> None:

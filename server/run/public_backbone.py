@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dpdd.common.errors import ConfigError
+from dpdd.common.methods.base import DataKind
 from dpdd.common.methods.registry import method
 from dpdd.common.models import backbone as backbones
 from dpdd.common.models.backbone import Backbone
@@ -19,8 +20,9 @@ def public_backbone(scenario: Scenario) -> Backbone | None:
     ConfigError where there is nothing that they could start from, so that a run can say so before it asks anybody.
     """
     evaluation = scenario.evaluation
-    wanted = [name for name in evaluation.learners if LEARNERS[name].needs_backbone]
-    if not (wanted and evaluation.runs) or scenario.data.is_table:
+    kind = DataKind.TABLE if scenario.data.is_table else DataKind.IMAGE
+    wanted = [name for name in evaluation.learners_of(kind) if LEARNERS[name].needs_backbone]
+    if not (wanted and evaluation.runs):
         return None
     name = evaluation.backbone or _own_backbone(scenario)
     if name == AUTO:

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from dpdd.common.config import Settings
 from dpdd.common.errors import ConfigError
-from dpdd.common.methods.base import RunDescription
-from dpdd.common.methods.registry import method
+from dpdd.common.methods.base import Method, RunDescription
+from dpdd.common.methods.registry import method, query
 from dpdd.common.synthesis.distilled_set import DistilledSetSettings
 from dpdd.common.synthesis.priors import EQUAL
 from dpdd.common.synthesis.priors import checked as checked_priors
@@ -86,16 +86,18 @@ def make_request(
         classes=run.classes,
         shape=run.shape,
         public_seed=run.public_seed,
-        backbone_sha256=backbone_sha256(method(scenario.method.name).backbones(settings), scenario.data.dataset),
+        backbone_sha256=backbone_sha256(query(scenario.method.name).backbones(settings), scenario.data.dataset),
         table=run.table,
     )
 
 
 def resolved_settings(scenario: Scenario, classes: tuple[str, ...] | None = None) -> tuple[Settings, RunDescription]:
     """The method's settings, with what it decides from public facts, and those facts."""
-    schema, chosen = scenario.schema, method(scenario.method.name)
+    schema, chosen = scenario.schema, query(scenario.method.name)
     run = RunDescription(classes or schema.classes, schema.shape, scenario.seed, table=schema.table)
     given = chosen.settings(scenario.method.settings)
+    if not isinstance(chosen, Method):
+        return given, run
     return chosen.resolve(given, run, scenario.privacy.epsilon, scenario.privacy.delta), run
 
 

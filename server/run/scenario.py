@@ -23,7 +23,9 @@ from dpdd.common.data.labelled_images import LabelledImages
 from dpdd.common.data.labelled_rows import LabelledRows
 from dpdd.common.data.schema import DataSchema
 from dpdd.common.errors import ConfigError, WireError
-from dpdd.common.methods.registry import METHODS
+from dpdd.common.methods.base import DataKind, Method
+from dpdd.common.methods.column_histograms.query import NAME as COLUMN_HISTOGRAMS
+from dpdd.common.methods.registry import METHODS, QUERIES
 from dpdd.common.privacy.accounting import LARGEST_EPSILON
 from dpdd.common.synthesis.priors import AS_RELEASED, Priors
 from dpdd.common.wire.parsing import check_name
@@ -78,7 +80,7 @@ class PrivacySection(Settings):
 
 
 class MethodSection(Settings):
-    """Which method, and who synthesises.
+    """Which method, and who synthesises; or `column-histograms`, of which no dataset is made, but a schema.
 
     `centralised`: silos release sums, the coordinator synthesises. `decentralised`: silos release finished sets.
     """
@@ -90,8 +92,9 @@ class MethodSection(Settings):
     @field_validator("name")
     @classmethod
     def _known(cls, name: str) -> str:
-        if name not in METHODS:
-            raise ValueError(f"there is no method {reprlib.repr(name)}; known are {', '.join(sorted(METHODS))}")
+        if name not in METHODS and name != COLUMN_HISTOGRAMS:
+            known = ", ".join(sorted([*METHODS, COLUMN_HISTOGRAMS]))
+            raise ValueError(f"there is no method {reprlib.repr(name)}; known are {known}")
         return name
 
     @property
@@ -101,7 +104,7 @@ class MethodSection(Settings):
 
     @model_validator(mode="after")
     def _possible(self) -> MethodSection:
-        if self.kind not in METHODS[self.name].release_kinds:
+        if self.kind not in QUERIES[self.name].release_kinds:
             raise ValueError(f"{self.name} cannot release a {self.kind.words}, which mode = {self.mode!r} asks for")
         return self
 
@@ -155,7 +158,13 @@ class SynthesisSection(Settings):
     same size. A set has as many images of every class, whatever the priors, and other ones ask nobody anew.
 
     `also` are further datasets from the same releases.
+    Of a table, the first two keys may be called `rows_per_class` and `rows_per_silo`.
     """
+
+    synonyms: ClassVar[Mapping[str, str]] = {
+        "rows_per_class": "images_per_class",
+        "rows_per_silo": "images_per_silo",
+    }
 
     images_per_class: Annotated[int, Field(ge=1)] = 50
     images_per_silo: Annotated[int, Field(ge=1)] | None = None
@@ -297,13 +306,21 @@ class Scenario(Settings):
             return self
         if self.continual is not None:
             raise ValueError("continual tasks are for images: leave continual out, or declare images")
-        if self.evaluation.at_silos is not None:
-            raise ValueError("evaluation.at_silos is for images: leave it out, or declare images")
+        return self
+
+    @model_validator(mode="after")
+    def _learners_of_its_records(self) -> Scenario:
+        try:
+            self.evaluation.check_kind(DataKind.TABLE if self.data.is_table else DataKind.IMAGE)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
         return self
 
     @model_validator(mode="after")
     def _evaluation_at_silos(self) -> Scenario:
         asked = self.evaluation.at_silos
+        if asked is not None and self.method.name == COLUMN_HISTOGRAMS:
+            raise ValueError(f"{COLUMN_HISTOGRAMS} makes nothing to evaluate: leave evaluation.at_silos out")
         if asked is not None and self.continual is not None:
             raise ValueError("evaluation.at_silos is for one dataset: it cannot be asked for beside continual tasks")
         budgets = (self.privacy.epsilon, *self.privacy.epsilons.values())
@@ -333,10 +350,11 @@ class Scenario(Settings):
 
     @model_validator(mode="after")
     def _method_settings(self) -> Scenario:
-        chosen = METHODS[self.method.name]
+        chosen = QUERIES[self.method.name]
         try:
             settings = chosen.settings(self.method.settings)
-            chosen.synthesis_settings(self.synthesis.settings)
+            if isinstance(chosen, Method):
+                chosen.synthesis_settings(self.synthesis.settings)
             for epsilon in (self.privacy.epsilon, *self.privacy.epsilons.values()):
                 chosen.check_budget(epsilon)
         except ConfigError as error:
@@ -371,9 +389,10 @@ def _checked(path: Path, source: Path | None) -> Scenario:
     value = read_toml(path)
     scenario = validate(value, Scenario, str(path))
     warn_of_renamed(value, Scenario, f"{path}: ")
-    chosen = METHODS[scenario.method.name]
+    chosen = QUERIES[scenario.method.name]
     warn_of_renamed(scenario.method.settings, chosen.settings_schema, f"{path}: method.settings.")
-    warn_of_renamed(scenario.synthesis.settings, chosen.synthesis_schema, f"{path}: synthesis.settings.")
+    if isinstance(chosen, Method):
+        warn_of_renamed(scenario.synthesis.settings, chosen.synthesis_schema, f"{path}: synthesis.settings.")
     origin = origin_of(path)
     data, replaced = scenario.data.located(origin.folder), source or origin.source
     data = data if replaced is None else data.with_source(replaced)

@@ -15,7 +15,7 @@ import numpy as np
 
 from dpdd.common.errors import DpddError
 from dpdd.common.methods.base import RunDescription
-from dpdd.common.methods.registry import method
+from dpdd.common.methods.registry import method, query
 from dpdd.common.methods.request_plan import plan_of
 from dpdd.common.methods.verification import Expected, expected_of
 from dpdd.common.privacy.clipping import Layout
@@ -64,7 +64,7 @@ class Aggregation:
             kept = self._usable(releases, expected, lambda release: opened(release, requests[release.request_id]))
             kept = self._plausible(kept, requests, self._odd_set)
             return Stage(now, kept, None, self._of_union(kept, request))
-        chosen = method(request.method)
+        chosen = query(request.method)
         settings = chosen.settings(request.settings)
         layout = chosen.layout(settings, RunDescription.of(request), request.stage)
         weight = chosen.count_weight(settings, request.stage)

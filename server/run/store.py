@@ -47,6 +47,10 @@ FROM asked a LEFT JOIN releases r ON r.request_id = a.request_id AND r.silo = a.
 """
 
 
+class SecondRelease(IntegrityError):
+    """A silo has two different releases for one request: its noise was drawn twice."""
+
+
 @dataclass(frozen=True)
 class Asked:
     """A request that the exchange put to a silo, and how far that is."""
@@ -104,7 +108,7 @@ class Store:
         digest = hashlib.sha256(data).hexdigest()
         known = self.digest(request_id, release.silo)
         if known is not None and known != digest:
-            raise IntegrityError(f"silo {release.silo} sent a second, different release for one request")
+            raise SecondRelease(f"silo {release.silo} sent a second, different release for one request")
         if known is None:
             write_atomically(self._folder / digest, data)
             self._db.execute("INSERT OR IGNORE INTO releases VALUES (?, ?, ?)", (request_id, release.silo, digest))
@@ -114,7 +118,7 @@ class Store:
         """Keep the release in the file at `path`, which was checked and synced, by moving it here."""
         known = self.digest(request_id, silo)
         if known is not None and known != digest:
-            raise IntegrityError(f"silo {silo} sent a second, different release for one request")
+            raise SecondRelease(f"silo {silo} sent a second, different release for one request")
         path.replace(self._folder / digest)
         sync_folder(self._folder)
         self._db.execute("INSERT OR IGNORE INTO releases VALUES (?, ?, ?)", (request_id, silo, digest))

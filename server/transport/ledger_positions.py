@@ -4,7 +4,7 @@ Every release names the hash of its ledger entry and, unless the silo keeps it t
 highest is told to the silo, whose ledger must hold it: one that does not is an old copy. And what does not fit together
 is a fork: two entries of one number, two releases for one request, or an entry of a lower number for a request that was
 put to the silo when a higher one was known. A fork means that a silo may have spent its budget twice; it is logged, and
-never forgotten.
+never forgotten. A second release is not taken where there is a first, but that there is one is remembered (`second`).
 """
 
 from __future__ import annotations
@@ -72,8 +72,15 @@ class LedgerPositions:
                     )
                 db.execute("INSERT INTO paid VALUES (?, ?, ?, ?, ?, ?)", (*row, str(folder.resolve())))
                 db.executemany("INSERT OR IGNORE INTO forks VALUES (?, ?)", [(silo, sentence) for sentence in found])
-        for sentence in found:
-            log.warning("a fork: %s; its ledger was replaced by an older copy, and it may have spent twice", sentence)
+        _log(found)
+        return self.forks(silo)
+
+    def second(self, silo: str, request_id: str) -> Sequence[str]:
+        """The silo has another release for a request than the one that is here; all that is known now against it."""
+        found = _twin(silo, request_id, request_id, 0)
+        with self._registry.transaction() as db:
+            new = db.execute("INSERT OR IGNORE INTO forks VALUES (?, ?)", (silo, found)).rowcount
+        _log([found] if new else [])
         return self.forks(silo)
 
     def forks(self, silo: str) -> list[str]:
@@ -131,6 +138,11 @@ class LedgerPositions:
             if each not in known:
                 with suppress(DpddError):
                     self.note(folder, each[1], stated(folder / each[1]))
+
+
+def _log(found: Sequence[str]) -> None:
+    for sentence in found:
+        log.warning("a fork: %s; its ledger was replaced by an older copy, and it may have spent twice", sentence)
 
 
 def _twin(silo: str, request_id: str, twin: str, sequence: int) -> str:

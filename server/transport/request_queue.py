@@ -230,6 +230,12 @@ class RequestQueue:
             self._answered(request_id, silo)
             self._notify()
 
+    def second(self, request_id: str, silo: str) -> None:
+        """A silo announces another release than the one that is here, which stays; it is known against the silo."""
+        with self._lock:
+            if self._positions is not None:
+                self._warn({silo: self._positions.second(silo, request_id)})
+
     def wait(self, version: int, timeout: float) -> int:
         """Sleep until something changed since `version`; the version now."""
         with self._lock:

@@ -295,6 +295,7 @@ def _prefix(silo: str, request_id: str) -> str:
 def _stored(queue: RequestQueue, manifest: Manifest, silo: str) -> bool:
     digest = queue.digest(manifest.request_id, silo)
     if digest is not None and digest != manifest.sha256:
+        queue.second(manifest.request_id, silo)
         raise IntegrityError(f"silo {silo} sent a second, different release for one request; the first one stays")
     return digest is not None
 

@@ -11,7 +11,6 @@ import shutil
 import sqlite3
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +36,8 @@ from dpdd.common.wire.request_keys import Trusted, decode_chain, encode_chain, e
 from dpdd.server.commands.publishing import verify
 from dpdd.server.run.scenario import load_scenario, shipped
 from dpdd.v1 import array_pb2, exchange_pb2, plan_pb2, refusal_pb2, release_pb2, request_pb2, transfer_pb2
+from tests.attacks.fuzz_more_targets import more_targets
+from tests.attacks.fuzz_target import Target
 from tests.attacks.mutations import any_value, as_json, as_toml, changed, damaged, filled, one_part_replaced
 from tests.client.silos import make_request
 from tests.common.wire.test_fuzz import DECODERS
@@ -49,20 +50,13 @@ _BUDGET = Budget(1.0, 1e-5)
 _TIME = "2026-01-01T00:00:00.000+00:00"
 
 
-@dataclass(frozen=True)
-class Target:
-    """A decoder, what makes its inputs, and what it may raise."""
-
-    name: str
-    make: Callable[[random.Random], bytes]
-    decode: Callable[[bytes], Any]
-    errors: Errors
-
-
 def targets(folder: Path) -> list[Target]:
     """All of them; `folder` takes the files that decoders read."""
     folder.mkdir(parents=True, exist_ok=True)
-    return [*_messages(), *_ledgers(folder), *_configurations(folder), *_cards(folder), *_data(folder)]
+    more = folder / "more"
+    more.mkdir()
+    first = [*_messages(), *_ledgers(folder), *_configurations(folder), *_cards(folder), *_data(folder)]
+    return [*first, *more_targets(more)]
 
 
 # Messages

@@ -7,12 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from dpdd.client.silo import Silo
+from dpdd.common.data.formats.spec import SourceSpec
+from dpdd.common.data.formats.tables import parquet_table
 from dpdd.common.data.table.schema import MOST_TEXT, TableSchema
 from dpdd.common.data.table.toml import toml_of
-from dpdd.common.errors import IntegrityError, WireError
+from dpdd.common.errors import DataError, IntegrityError, WireError
 from dpdd.common.synthesis.distilled_set import from_arrays
 from dpdd.common.wire.answer import SignedReleaseBytes
 from dpdd.common.wire.request import ReleaseRequest, decode_request
@@ -141,3 +145,24 @@ def test_a_request_cannot_smuggle_another_schema_past_the_policy(tmp_path: Path)
     assert (finer.classes, finer.shape) == (SCHEMA.classes, SCHEMA.shape)
     answer = silo.answer(replace(REQUEST, table=finer).encode())
     assert not isinstance(answer, SignedReleaseBytes) and "bins is 4096" in answer.message
+
+
+@pytest.mark.parametrize(
+    ("index", "fits"), [(0, True), (1, True), (None, True), (2, False), (-1, False), (2**31 - 1, False)]
+)
+def test_a_parquet_cell_points_into_its_dictionary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index: int | None, fits: bool
+) -> None:
+    """Arrow reads a damaged file's indices as they are: the cell of another, or memory of something else."""
+    texts = pa.array(["heart", "lung"])
+    column = pa.DictionaryArray.from_arrays(pa.array([0, index], pa.int32()), texts, safe=False)
+    path = tmp_path / "records.parquet"
+    pq.write_table(pa.table({"ward": ["heart", "lung"]}), path)
+    batch = pa.RecordBatch.from_arrays([column], ["ward"])
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", lambda *_args, **_options: iter([batch]))
+    spec = SourceSpec(format="parquet", path=path.name)
+    if fits:
+        assert [block.rows for block in parquet_table.blocks(spec, tmp_path, ["ward"])] == [2]
+    else:
+        with pytest.raises(DataError, match="damaged"):
+            list(parquet_table.blocks(spec, tmp_path, ["ward"]))

@@ -100,6 +100,10 @@ def test_an_old_ledger_with_an_old_outbox_is_shown_by_the_anchor(
     check_refuses(Silo(silo.folder), "at least 2 entries are missing")
     code, err = failure(capsys, "preflight", "--silo", silo.folder)
     assert code == 8 and "dpdd-client recover" in err and "anchor" in err
+    for command in ("budget", "log"):  # what is shown is not all that was spent, and says so
+        code, err = failure(capsys, command, "--silo", silo.folder)
+        assert code == 8 and "at least 2 entries are missing" in err
+    assert failure(capsys, "budget", "--json", "--silo", silo.folder)[0] == 8
     with pytest.raises(LedgerBehind, match="at least 2 entries"):
         Silo(silo.folder).ledger().note("approve", "ab" * 32)
     code, err = failure(capsys, "recover", "--silo", silo.folder)

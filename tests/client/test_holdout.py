@@ -73,6 +73,49 @@ def test_a_side_depends_on_pixels_label_and_key_and_a_larger_share_keeps_who_was
     assert np.array_equal(holdout.held_out(twice, 0.3, KEY), np.concatenate([aside, aside]))
 
 
+def table(count: int, kinds: int = 12, seed: int = 0) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Rows of codes of which there are few kinds, so that most have many copies."""
+    generator = np.random.default_rng(seed)
+    kind = generator.integers(0, kinds, count)
+    return np.stack([kind % 4, kind // 4], axis=1).astype(np.float32), generator.integers(0, 2, count)
+
+
+def sides(features: NDArray[np.float32], labels: NDArray[np.int64], share: float = 0.3) -> tuple[list, list]:
+    """What is on either side, as collections of records."""
+    aside = holdout.held_out(Records(features, labels), share, KEY)
+    both = np.column_stack([features, labels])
+    return sorted(both[aside].tolist()), sorted(both[~aside].tolist())
+
+
+def test_equal_rows_of_a_table_are_on_both_sides_in_the_declared_share() -> None:
+    features, labels = table(4000)
+    aside = holdout.held_out(Records(features, labels), 0.3, KEY)
+    for row in np.unique(features, axis=0):
+        for label in (0, 1):
+            members = (features == row).all(axis=1) & (labels == label)
+            count = int(members.sum())
+            assert count > 100 and abs(aside[members].mean() - 0.3) < 5.0 * np.sqrt(0.21 / count)
+
+
+def test_one_row_more_or_less_changes_one_side_by_that_row_whichever_copy_it_is() -> None:
+    features, labels = table(300)
+    held, rest = sides(features, labels)
+    for gone in range(0, 300, 7):
+        fewer_held, fewer_rest = sides(np.delete(features, gone, 0), np.delete(labels, gone))
+        missing = [*_without(held, fewer_held), *_without(rest, fewer_rest)]
+        assert missing == [[*features[gone].tolist(), float(labels[gone])]]
+    order = np.random.default_rng(1).permutation(300)
+    assert sides(features[order], labels[order]) == (held, rest)
+
+
+def _without(collection: list, part: list) -> list:
+    """What is left of `collection` without `part`, all of which must be in it."""
+    left = list(collection)
+    for each in part:
+        left.remove(each)
+    return left
+
+
 def test_bytes_and_floats_of_the_same_picture_are_on_the_same_side() -> None:
     features, labels = images(100)
     floats = features.astype(np.float32) / np.float32(255)

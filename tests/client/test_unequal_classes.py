@@ -18,11 +18,12 @@ from dpdd.client.distil import distil
 from dpdd.common.cli import table
 from dpdd.common.data import benchmarks
 from dpdd.common.data.labelled_images import LabelledImages
+from dpdd.common.methods.base import DataKind
 from dpdd.common.privacy.entropy import SeededEntropy
 from dpdd.common.progress import silent
 from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.common.synthesis.priors import Priors
-from dpdd.server.evaluation.metrics import METRICS
+from dpdd.server.evaluation.metrics import DEFAULT_METRICS, METRICS
 from dpdd.server.evaluation.scoring import evaluate
 from dpdd.server.evaluation.settings import EvaluationSection
 
@@ -33,6 +34,7 @@ DECLARED: dict[str, Priors | None] = {
     "equal": "equal",
     "given": {"Pullover": 0.875, "Shirt": 0.125},
 }
+MEASURED = DEFAULT_METRICS[DataKind.IMAGE]
 EVALUATION = EvaluationSection(width=16, steps=80, batch=64, augmentations=1000)
 
 Figures = dict[str, dict[str, float]]
@@ -68,7 +70,7 @@ def figures_of(dataset: LabelledSet, settings: EvaluationSection = EVALUATION) -
     """On 350 pullovers and 50 shirts."""
     shown = evaluate(dataset, seven_to_one("test", 50), settings, None, seed=0)
     by_metric = {"accuracy": shown["accuracy"], **shown["metrics"]}
-    return {name: {metric: by_metric[metric][name]["mean"] for metric in METRICS} for name in shown["accuracy"]}
+    return {name: {metric: by_metric[metric][name]["mean"] for metric in MEASURED} for name in shown["accuracy"]}
 
 
 @pytest.fixture(scope="module")
@@ -110,9 +112,9 @@ def main() -> None:
     for epsilon, stages in ((1.0, 1), (1.0, 3), (8.0, 3)):
         for name, priors in DECLARED.items():
             found = figures_of(distilled(priors, epsilon, stages), settings)
-            cells = [METRICS[metric].show(found[who][metric]) for who in ("teacher", "convnet") for metric in METRICS]
+            cells = [METRICS[metric].show(found[who][metric]) for who in ("teacher", "convnet") for metric in MEASURED]
             rows.append([f"{epsilon:g}", str(stages), name, *cells])
-    header = [f"{who}: {metric}" for who in ("teacher", "ConvNet") for metric in METRICS]
+    header = [f"{who}: {metric}" for who in ("teacher", "ConvNet") for metric in MEASURED]
     sys.stdout.write(table(["ε", "stages", "declared", *header], rows) + "\n")
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
@@ -72,7 +73,7 @@ def test_a_missing_section_says_what_it_has() -> None:
 
 def test_an_unknown_choice_lists_what_there_is() -> None:
     assert "'ask' or 'auto' (it is 'aks')" in problem(changed("policy", approval="aks"))
-    assert "known are dm, dosser" in problem(changed("policy", methods=["spss"]))
+    assert "known are column-histograms, dm, dosser" in problem(changed("policy", methods=["spss"]))
 
 
 def sections(schema: type[BaseModel], place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], type[BaseModel]]]:
@@ -126,3 +127,15 @@ def test_a_key_that_moved_to_another_section_is_read_in_both_and_whoever_wrote_i
     )
     assert "method" in problem({**SCENARIO, "method": "sps"}, Scenario)
     assert "aggregation" in problem({**old, "aggregation": 3}, Scenario)
+
+
+def test_a_synonym_is_as_good_as_the_key_and_a_misspelt_one_is_named() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        value = {**SCENARIO, "synthesis": {"rows_per_class": 7}}
+        warn_of_renamed(value, Scenario, "file: ")
+        assert validate(value, Scenario, "file").synthesis.images_per_class == 7
+    both = {"rows_per_class": 7, "images_per_class": 7}
+    assert "rows_per_class and images_per_class are the same key" in problem({**SCENARIO, "synthesis": both}, Scenario)
+    typo = problem({**SCENARIO, "synthesis": {"row_per_class": 7}}, Scenario)
+    assert "did you mean rows_per_class?" in typo

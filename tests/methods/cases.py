@@ -10,14 +10,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dpdd.common.methods.evaluation.models import SentModel, convnet_model, in_request, teacher_model
+from dpdd.common.methods.evaluation.models import SentModel, convnet_model, in_request, linear_model, teacher_model
 from dpdd.common.methods.registry import QUERIES
+from dpdd.common.models import table_logistic
 from dpdd.common.models.backbone import Provenance, build, save
 from dpdd.common.models.convnet import ConvNetArchitecture
 from dpdd.common.models.evaluation_convnet import EvaluationConvNet
 from dpdd.common.synthesis.image_embedding import ImageEmbedding
 from dpdd.common.synthesis.teacher import Teacher
-from tests.methods.harness import CLASSES, Case
+from tests.methods.harness import CLASSES, TABLE, Case
 
 
 def _tiny_backbone() -> str:
@@ -32,8 +33,8 @@ def _tiny_backbone() -> str:
     return str(folder / "tiny")
 
 
-def _evaluation() -> tuple[Case, Case]:
-    """Evaluation is no method, and held to the same contract: with one model, and with two of different kinds."""
+def _evaluation() -> tuple[Case, ...]:
+    """Evaluation is no method, and held to the same contract: with one model, with two of different kinds, of rows."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(2)
         network = convnet_model(EvaluationConvNet((1, 28, 28), len(CLASSES), 4), 4, mean=0.3, std=0.4)
@@ -41,9 +42,13 @@ def _evaluation() -> tuple[Case, Case]:
     weights = generator.standard_normal((len(CLASSES), embedding.dimensions)).astype(np.float32)
     teacher = teacher_model(Teacher(weights, "scatter28", "", embedding))
     one, two = [network], [network, teacher]
+    shape = table_logistic.weights_shape(TABLE)
+    rows = [linear_model(generator.standard_normal(shape).astype(np.float32)) for _ in range(2)]
     return (
         Case("evaluation", settings=_models(one), first_input=in_request(one)),
         Case("evaluation", "two-models", settings=_models(two), first_input=in_request(two)),
+        Case.of_table("evaluation", settings=_models(rows[:1]), first_input=in_request(rows[:1])),
+        Case.of_table("evaluation", "two-models-of-a-table", settings=_models(rows), first_input=in_request(rows)),
     )
 
 
@@ -57,14 +62,22 @@ _FEW_STEPS = {"steps": 3}
 CASES = (
     Case("dp-merf", settings={"features": 20}, synthesis=_FEW_STEPS),
     Case.of_table("dp-merf", settings={"features": 20}, synthesis=_FEW_STEPS),
-    Case.of_table("sps-table", settings={"count_weight": 0.3}, synthesis={"components": 4, **_FEW_STEPS}),
+    Case.of_table(
+        "sps-table", settings={"count_weight": 0.3}, synthesis={"components": 4, "teacher_rows": 300, **_FEW_STEPS}
+    ),
     Case.of_table(
         "sps-table",
         "few-levels",
         settings={"pairs": 0.4, "levels": 3, "count_weight": 0.3},
-        synthesis={"herding": 0, **_FEW_STEPS},
+        synthesis={"herding": 0, "teacher_rows": 300, "soft_labels": False, **_FEW_STEPS},
     ),
-    Case.of_table("sps-table", "no-pairs", settings={"pairs": 0.0, "count_weight": 0.3}, synthesis=_FEW_STEPS),
+    Case.of_table(
+        "sps-table",
+        "no-pairs",
+        settings={"pairs": 0.0, "count_weight": 0.3},
+        synthesis={"teacher_rows": 0, **_FEW_STEPS},
+    ),
+    Case.of_table("column-histograms"),
     Case("sps", settings={"features": 24, "picture": 4}, synthesis=_FEW_STEPS),
     Case("sps", "stages", {"features": 16, "picture": 0, "stages": 3, "count_weight": 0.2}, _FEW_STEPS),
     Case(

@@ -578,7 +578,7 @@ def _entries(silo: Silo) -> int:
 
 def check_statistics_finish(case: Case, folder: Path) -> None:
     """From plausible releases to a product that can be kept and read again, the same from the same statistics."""
-    if Kind.STATISTICS not in case.entry.release_kinds:
+    if not isinstance(case.entry, Method) or Kind.STATISTICS not in case.entry.release_kinds:
         return
     silo, chosen, settings = make_silo(folder / "north", case), case.entry, case.values()
     statistics, first = [], None

@@ -13,9 +13,11 @@ import numpy as np
 from dpdd.common.data.table.columns import Categorical, Date, Numeric, Ordinal
 from dpdd.common.data.table.schema import TableSchema
 from dpdd.common.models import backbone as backbones
+from dpdd.common.models.table_logistic import weights_shape
 from dpdd.common.synthesis.image_embedding import ImageEmbedding
 from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.common.synthesis.product import Product
+from dpdd.common.synthesis.table_teacher import TableTeacher
 from dpdd.common.synthesis.teacher import Teacher
 from dpdd.server.report.card import write_card
 from dpdd.server.run.scenario import Scenario
@@ -51,8 +53,8 @@ def images(channels: int = 1, *, soft: bool = True, teacher: bool = False, side:
     return LabelledSet(pixels, np.array([0, 0, 1, 1]), CLASSES, chances, learnt)
 
 
-def table(*, soft: bool = False, columns: tuple[str, ...] = ("age", "größe")) -> LabelledSet:
-    """Five rows of a column of every type, with some cells missing."""
+def table(*, soft: bool = False, columns: tuple[str, ...] = ("age", "größe"), teacher: bool = False) -> LabelledSet:
+    """Five rows of a column of every type, with some cells missing; a teacher of random weights, and its labels."""
     age, size = columns
     schema = TableSchema(
         label="kind",
@@ -65,8 +67,12 @@ def table(*, soft: bool = False, columns: tuple[str, ...] = ("age", "größe")) 
         ),
     )
     rows = np.array([[0, 0, 16, 2], [10, 6, 0, 0], [3, 2, 7, 1], [9, 5, 15, 1], [4, 4, 4, 0]], np.float32)
-    chances = np.full((5, 2), 0.5, np.float32) if soft else None
-    return LabelledSet(rows, np.array([0, 1, 1, 1, 0]), CLASSES, chances, schema=schema)
+    chances, learnt = np.full((5, 2), 0.5, np.float32) if soft else None, None
+    if teacher:
+        weights = np.random.default_rng(5).normal(size=weights_shape(schema)).astype(np.float32)
+        learnt = TableTeacher(weights, schema)
+        chances = learnt.probabilities(rows).numpy()
+    return LabelledSet(rows, np.array([0, 1, 1, 1, 0]), CLASSES, chances, learnt, schema)
 
 
 def scenario(**more: Any) -> Scenario:

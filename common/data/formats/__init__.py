@@ -1,7 +1,8 @@
 """The formats that records come in: declared by a `DataSpec`, read by `load`.
 
 One small module reads each format; a new one is added by writing its ``load(spec, base)`` and naming it in
-`LOADERS`. Errors name the file and the record, and never repeat what a record holds.
+`reader`. They are imported when they are needed, as most programs only declare what somebody else reads. Errors
+name the file and the record, and never repeat what a record holds.
 
 >>> import tempfile
 >>> import numpy as np
@@ -17,21 +18,41 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from dpdd.common.data.formats import csv_table, idx, image_folder, npz, parquet_table
 from dpdd.common.data.formats.spec import DataSpec, Format
-from dpdd.common.data.formats.tables import reading
 from dpdd.common.data.formats.tables.block import Intake
 from dpdd.common.data.labelled_records import LabelledRecords
 
-__all__ = ["LOADERS", "DataSpec", "Intake", "load"]
+__all__ = ["DataSpec", "Intake", "import_readers", "load"]
 
-LOADERS: dict[Format, Callable[[DataSpec, Path], LabelledRecords]] = {
-    "csv": csv_table.load,
-    "idx": idx.load,
-    "image-folder": image_folder.load,
-    "npz": npz.load,
-    "parquet": parquet_table.load,
-}
+Reader = Callable[[DataSpec, Path], LabelledRecords]
+TableReader = Callable[[DataSpec, Path, Intake | None], LabelledRecords]
+
+
+def reader(form: Format) -> Reader:
+    """What reads images or rows of numbers of this format."""
+    from dpdd.common.data.formats import csv_table, idx, image_folder, npz, parquet_table
+
+    readers: dict[Format, Reader] = {
+        "csv": csv_table.load,
+        "idx": idx.load,
+        "image-folder": image_folder.load,
+        "npz": npz.load,
+        "parquet": parquet_table.load,
+    }
+    return readers[form]
+
+
+def table_reader() -> TableReader:
+    """What reads tables of any format."""
+    from dpdd.common.data.formats.tables import reading
+
+    return reading.load
+
+
+def import_readers() -> None:
+    """Import all of them, for a program that is to read at once."""
+    reader("npz")
+    table_reader()
 
 
 def load(spec: DataSpec, base: Path, intake: Intake | None = None) -> LabelledRecords:
@@ -42,5 +63,5 @@ def load(spec: DataSpec, base: Path, intake: Intake | None = None) -> LabelledRe
     counted into what its columns declare, or their record is left out, which `intake` counts.
     """
     if spec.table is not None:
-        return reading.load(spec, base, intake)
-    return LOADERS[spec.format](spec, base)
+        return table_reader()(spec, base, intake)
+    return reader(spec.format)(spec, base)

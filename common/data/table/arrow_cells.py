@@ -26,6 +26,8 @@ from dpdd.common.data.table.encoding import Codes, bins_of, encode_column
 
 _PLAIN = r"^-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]{1,2})?$"
 _LONGEST_PLAIN = 64
+LONGEST_BYTES = 4 * cells.LONGEST_CELL
+"""More are more characters than a cell may have, text or not: a character has 4 bytes at most."""
 _FIRST_DAY = (datetime.date.min - datetime.date(1970, 1, 1)).days
 
 
@@ -51,7 +53,7 @@ def texts_of(array: pa.Array) -> list[str | None]:
     if types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if is_text(array.type):
-        return [_readable(value) for value in array.cast(pa.large_binary()).to_pylist()]
+        return [_readable(value) for value in _without_long(array.cast(pa.large_binary())).to_pylist()]
     if types.is_integer(array.type):
         return [None if value is None else str(value) for value in array.to_pylist()]
     return [None] * len(array)
@@ -60,6 +62,14 @@ def texts_of(array: pa.Array) -> list[str | None]:
 def is_text(kind: pa.DataType) -> bool:
     """Whether a column of this type holds text."""
     return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
+def _without_long(array: pa.Array) -> pa.Array:
+    """The same bytes, with null for what is longer than a cell may be: it is missing, and not copied about."""
+    length = pc.binary_length(array)
+    if (pc.max(length).as_py() or 0) <= LONGEST_BYTES:
+        return array
+    return pc.if_else(pc.greater(length, LONGEST_BYTES), None, array)
 
 
 def _looked_up(column: Column, array: pa.DictionaryArray) -> Codes:
@@ -73,7 +83,7 @@ def _taken(column: Column, known: Codes, indices: pa.Array) -> Codes:
 
 
 def _of_text(column: Column, array: pa.Array) -> Codes:
-    binary = array.cast(pa.large_binary() if types.is_large_string(array.type) else pa.binary())
+    binary = _without_long(array.cast(pa.large_binary() if types.is_large_string(array.type) else pa.binary()))
     if isinstance(column, Numeric):
         return bins_of(column, _numbers(binary))
     if isinstance(column, Date) and (days := _plain_days(binary)) is not None:

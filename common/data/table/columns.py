@@ -21,6 +21,8 @@ from pydantic import Field, model_validator
 
 from dpdd.common.config import Settings
 
+UNKNOWN = "?"
+"""What `dpdd-client describe` writes for what is not public; alone, it is no list of categories."""
 MOST_CODES = 4096
 """The most bins, categories or levels of a column."""
 _WIDEST = 1e15
@@ -72,15 +74,18 @@ class _Binned(_Column):
 class Numeric(_Binned):
     """A number between public bounds, in bins of one width on its scale.
 
-    The logarithmic scale is log(x) where `low` is above 0, and log(1 + x - low) otherwise. Bins of integers end between
-    integers, so that there may be fewer than asked for; the lowest integer of the latter scale has a bin of its own:
+    The logarithmic scale is log(x) where `low` is above 0, and log(1 + x - low) otherwise; `symlog` is log(1 + x) to
+    either side of 0: for numbers of which not even the order of magnitude is known. Bins of integers end between
+    integers, so that there may be fewer than asked for; the lowest integer of log(1 + x - low) has a bin of its own:
     amounts that are mostly 0 keep that 0.
     """
 
     type: Literal["numeric"] = "numeric"
     low: float = Field(description="the public lower bound; what is below is counted as the bound")
     high: float = Field(description="the public upper bound; what is above is counted as the bound")
-    scale: Literal["linear", "log"] = Field(default="linear", description="on which scale bins have one width")
+    scale: Literal["linear", "log", "symlog"] = Field(
+        default="linear", description="on which scale bins have one width"
+    )
     integer: bool = Field(default=False, description="whether values are whole numbers, and stay so when decoded")
 
     @model_validator(mode="after")
@@ -116,7 +121,7 @@ class Numeric(_Binned):
         inner = self.from_scale(ends[0 if apart else 1 : -1])
         if not self.integer:
             return np.concatenate([[self.low], inner, [top]])
-        inner = np.ceil(inner - 1e-9 * np.maximum(1.0, np.abs(inner)))
+        inner = np.ceil(inner - 1e-9 * np.maximum(1.0, np.abs(inner))) + 0.0  # no -0
         return np.unique(np.concatenate([[self.low], inner[(inner > self.low) & (inner < top)], [top]]))
 
     def to_scale(self, numbers: npt.ArrayLike) -> Floats:
@@ -124,12 +129,16 @@ class Numeric(_Binned):
         array = np.asarray(numbers, dtype=np.float64)
         if self.scale == "linear":
             return array
+        if self.scale == "symlog":
+            return np.sign(array) * np.log1p(np.abs(array))
         return np.log(array) if self.low > 0 else np.log1p(array - self.low)
 
     def from_scale(self, positions: Floats) -> Floats:
         """The inverse of `to_scale`."""
         if self.scale == "linear":
             return positions
+        if self.scale == "symlog":
+            return np.sign(positions) * np.expm1(np.abs(positions))
         return np.exp(positions) if self.low > 0 else np.expm1(positions) + self.low
 
 
@@ -183,6 +192,8 @@ class _Listed(_Column):
     def _check_categories(self) -> Self:
         if not 1 <= len(self.categories) <= MOST_CODES:
             raise ValueError(f"categories must list 1 to {MOST_CODES} values")
+        if {*self.categories} - {"other"} == {UNKNOWN}:
+            raise ValueError(f'categories must be filled in: "{UNKNOWN}" stands for what nobody has said yet')
         seen: set[str] = set()
         for category in self.categories:
             if not category or category != category.strip():

@@ -15,6 +15,7 @@ A row is float32, because that is what passes through a mechanism; codes are who
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -38,8 +39,11 @@ def codes_of(schema: TableSchema, rows: NDArray[np.floating[Any]], labels: NDArr
 
 def odd_rows(schema: TableSchema, rows: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
     """Which rows hold something that is no code of their column: no whole number, or out of range."""
-    sizes = np.array([column.size for column in schema.features])
+    return ~proper_rows(rows, [column.size for column in schema.features])
+
+
+def proper_rows(rows: NDArray[np.floating[Any]], sizes: Sequence[int]) -> NDArray[np.bool_]:
+    """Which rows hold a code of every column, where these are so many: NaN is none, and neither is a fraction."""
     with np.errstate(invalid="ignore"):
-        fine = (rows >= 0) & (rows < sizes) & (rows == np.floor(rows))
-    odd: NDArray[np.bool_] = ~fine.all(axis=1)
-    return odd
+        proper: NDArray[np.bool_] = ((rows >= 0) & (rows < np.array(sizes)) & (rows == np.floor(rows))).all(axis=1)
+    return proper

@@ -32,7 +32,12 @@ from dpdd.common.data.table.schema import TableSchema
 def toml_of(schema: TableSchema, section: str = "data") -> str:
     """The lines that declare `schema`: first keys of the section itself, then one table for each column."""
     columns = "\n\n".join(column_toml(column, section) for column in schema.columns)
-    return f'kind = "table"\nlabel = {_value(schema.label)}\n\n{columns}'
+    return f"{label_toml(schema.label)}\n\n{columns}"
+
+
+def label_toml(label: str) -> str:
+    """The keys of the section itself."""
+    return f'kind = "table"\nlabel = {_value(label)}'
 
 
 def column_toml(column: Column, section: str = "data") -> str:

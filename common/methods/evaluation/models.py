@@ -2,7 +2,7 @@
 
 A silo trusts nothing here. Names, shapes, types and sizes of all arrays follow from the settings, and are compared with
 what came before anything is built; a backbone is one of those that ship with dpdd, with the hash that was asked for,
-and never a path.
+and never a path. A linear model of a table has a weight for every cell of the request's schema.
 
 >>> from dpdd.common.methods.evaluation.settings import EvaluationSettings
 >>> run = RunDescription(("cat", "dog"), (1, 8, 8), public_seed=0)
@@ -25,16 +25,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dpdd.common.data.table.schema import TableSchema
 from dpdd.common.errors import ConfigError, DpddError
-from dpdd.common.methods.base import RunDescription
+from dpdd.common.methods.base import DataKind, RunDescription
 from dpdd.common.methods.evaluation.settings import (
     ConvNetModel,
     EvaluationSettings,
+    LinearModel,
     ModelSettings,
     TeacherModel,
     segment_of,
 )
 from dpdd.common.models import backbone as backbones
+from dpdd.common.models import table_logistic
 from dpdd.common.models.choice import check_built_for
 from dpdd.common.models.evaluation_convnet import EvaluationConvNet
 from dpdd.common.synthesis.image_embedding import ImageEmbedding
@@ -46,14 +49,14 @@ MOST_ACTIVATIONS = 1 << 27
 """Numbers that a layer makes of one image."""
 
 Classifier = Callable[[Tensor], Tensor]
-"""Images in [0, 1] ↦ a logit for every class."""
+"""Images in [0, 1], or rows of codes ↦ a logit for every class."""
 
 
 @dataclass(frozen=True, eq=False)
 class SentModel:
     """A model as a request brings it: what the settings say of it, and its arrays under their own names."""
 
-    settings: ConvNetModel | TeacherModel
+    settings: ModelSettings
     arrays: Mapping[str, NDArray[np.float32]]
 
     def shifted(self, shift: NDArray[np.floating]) -> SentModel:
@@ -81,6 +84,11 @@ def teacher_model(teacher: Teacher) -> SentModel:
         picture=teacher.embedding.side,
     )
     return SentModel(settings, {"weights": np.array(teacher.weights, dtype=np.float32)})
+
+
+def linear_model(weights: NDArray[np.float32]) -> SentModel:
+    """A linear classifier of rows: the teacher of a table, or one that learnt from synthetic rows."""
+    return SentModel(LinearModel(kind="linear"), {"weights": np.array(weights, dtype=np.float32)})
 
 
 def in_request(models: Sequence[SentModel]) -> dict[str, NDArray[np.float32]]:
@@ -133,6 +141,10 @@ def _words(shape: tuple[int, ...] | None) -> str:
 
 
 def _shapes(model: ModelSettings, run: RunDescription) -> dict[str, tuple[int, ...]]:
+    if isinstance(model, LinearModel):
+        return {"weights": table_logistic.weights_shape(_table_of(run))}
+    if run.kind is not DataKind.IMAGE:
+        raise ConfigError(f"a model of kind {model.kind} is of images, and the records are rows of a table")
     _, height, width = run.image_shape
     if isinstance(model, TeacherModel):
         return {"weights": (len(run.classes), _embedding(model, run).dimensions)}
@@ -145,7 +157,15 @@ def _shapes(model: ModelSettings, run: RunDescription) -> dict[str, tuple[int, .
     return {name: tuple(value.shape) for name, value in network.state_dict().items()}
 
 
+def _table_of(run: RunDescription) -> TableSchema:
+    if run.table is None:
+        raise ConfigError("a linear model is of rows of a table with a schema, and the request has none")
+    return run.table
+
+
 def _classifier(model: ModelSettings, arrays: Mapping[str, NDArray[np.float32]], run: RunDescription) -> Classifier:
+    if isinstance(model, LinearModel):
+        return table_logistic.scorer(np.array(arrays["weights"]), _table_of(run))
     if isinstance(model, TeacherModel):
         teacher = Teacher(np.array(arrays["weights"]), model.backbone, model.sha256, _embedding(model, run))
         return teacher.logits
@@ -189,8 +209,8 @@ def _backbone(name: str, sha256: str) -> backbones.Backbone:
         raise ConfigError(str(error)) from None
 
 
-def answers(model: Classifier, images: torch.Tensor) -> NDArray[np.float64]:
-    """The logits of one image."""
+def answers(model: Classifier, record: torch.Tensor) -> NDArray[np.float64]:
+    """The logits of one record, which is alone in its batch."""
     with torch.inference_mode():
-        logits: NDArray[np.float64] = model(images)[0].numpy().astype(np.float64)
+        logits: NDArray[np.float64] = model(record)[0].numpy().astype(np.float64)
     return logits

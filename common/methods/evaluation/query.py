@@ -27,13 +27,13 @@ class Evaluation(Query[EvaluationSettings], family="evaluation"):
         return Layout(tuple(class_segment(segment_of(each), settings.cells, len(run.classes)) for each in numbers))
 
     def plan(self, request: ReleaseRequest, settings: EvaluationSettings) -> Plan:
-        """One Gaussian over all histograms, once the models are known to answer an image of this shape."""
+        """One Gaussian over all histograms, once the models are known to answer a record of this shape."""
         from dpdd.common.methods.evaluation import planning
 
         return planning.plan(request, settings, self.layout(settings, RunDescription.of(request), request.stage))
 
     def working_memory(self, settings: EvaluationSettings, run: RunDescription, stage: int) -> int:
-        """The models with their backbones, and what the largest makes of one image."""
+        """The models with their backbones, and what the largest makes of one record."""
         from dpdd.common.methods.evaluation import planning
 
         return planning.working_memory(settings, run)

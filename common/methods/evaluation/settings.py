@@ -39,7 +39,13 @@ class TeacherModel(Settings):
     picture: Annotated[int, Field(ge=0, le=64)]
 
 
-ModelSettings = Annotated[ConvNetModel | TeacherModel, Field(discriminator="kind")]
+class LinearModel(Settings):
+    """Of rows of a table: a linear classifier over the one-hot cells of its columns (`table_logistic`)."""
+
+    kind: Literal["linear"]
+
+
+ModelSettings = Annotated[ConvNetModel | TeacherModel | LinearModel, Field(discriminator="kind")]
 
 
 class EvaluationSettings(Settings):

@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdd.common.data.table.columns import Column
+from dpdd.common.data.table.rows import proper_rows
 from dpdd.common.errors import ConfigError
 from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.sps_table.settings import MethodSettings
@@ -122,14 +123,6 @@ class Marginals:
         """A row of zeros and ones for each row of codes; of NaN, where one of them is no code of its column."""
         return _one_hot(rows, self.sizes, self.cells)
 
-    def one_hot_groups(self, rows: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
-        """The same of groups."""
-        hot = self.one_hot(rows)
-        return np.concatenate(
-            [hot[:, cells] @ np.eye(part.stop - part.start, dtype=np.float32)[group]
-             for cells, part, group in zip(self.cells, self.group_cells, self.groups, strict=True)], axis=1,
-        )  # fmt: skip
-
     def grouping(self) -> NDArray[np.float32]:
         """A matrix from cells of codes to cells of groups, of zeros and ones."""
         matrix = np.zeros((self.width, self.group_width), np.float32)
@@ -159,8 +152,7 @@ def marginals(settings: MethodSettings, run: RunDescription) -> Marginals:
 
 def _one_hot(rows: NDArray[np.floating[Any]], sizes: Sequence[int], cells: Sequence[slice]) -> NDArray[np.float32]:
     hot = np.zeros((len(rows), cells[-1].stop), np.float32)
-    with np.errstate(invalid="ignore"):
-        fine = ((rows >= 0) & (rows < np.array(sizes)) & (rows == np.floor(rows))).all(axis=1)
+    fine = proper_rows(rows, sizes)
     places = np.where(fine[:, None], rows, 0.0).astype(np.int64) + [part.start for part in cells]
     hot[np.arange(len(rows))[:, None], places] = 1.0
     hot[~fine] = np.nan

@@ -26,15 +26,20 @@ class MethodSettings(Settings):
 class SynthesisSettings(Settings):
     """How rows are made; may change without asking the silos again.
 
-    Every class gets a mixture of `components` products of columns, fitted in at most `steps` steps. At most `herding`
+    Every class gets the mean of `fits` mixtures of `components` products of columns, each fitted in at most `steps`
+    steps of length `learning_rate`, from a random start of which components are `spread` apart. At most `herding`
     rows of a class are chosen to have its moments together; more are drawn at random. `class_shares`: `equal` gives
     every class as many rows, `as-released` as many in proportion as it has records (the largest class has
-    `images_per_class`), and `auto` does the former for herded rows and the latter for drawn ones.
+    `images_per_class`), and `auto` does the former for herded rows and the latter for drawn ones. The teacher is
+    fitted to `teacher_rows` drawn rows (0: there is none), and labels all rows where `soft_labels` are wanted.
     """
 
     components: Annotated[int, Field(ge=1, le=1024)] = 32
-    steps: Annotated[int, Field(ge=0, le=100_000)] = 500
-    learning_rate: Annotated[float, Field(gt=0.0, le=10.0)] = 0.1
+    fits: Annotated[int, Field(ge=1, le=100)] = 4
+    steps: Annotated[int, Field(ge=0, le=100_000)] = 2000
+    learning_rate: Annotated[float, Field(gt=0.0, le=10.0)] = 0.05
     spread: Annotated[float, Field(ge=0.0, le=10.0)] = 0.5
     herding: Annotated[int, Field(ge=0, le=1000)] = 100
     class_shares: Literal["auto", "equal", "as-released"] = "auto"
+    teacher_rows: Annotated[int, Field(ge=0, le=1_000_000)] = 20_000
+    soft_labels: bool = True

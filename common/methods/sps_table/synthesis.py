@@ -1,4 +1,7 @@
-"""Rows from noisy marginals: fit a mixture, decide how many rows every class has, and draw or choose them."""
+"""Rows from noisy marginals: fit a mixture, decide how many rows every class has, and draw or choose them.
+
+The teacher is for the class shares of the fitted records, or for the priors that were declared.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdd.common.methods.base import RunDescription
-from dpdd.common.methods.sps_table import mixture
+from dpdd.common.methods.sps_table import classifier, mixture
 from dpdd.common.methods.sps_table.marginals import marginals
 from dpdd.common.methods.sps_table.rows import draw, herd
 from dpdd.common.methods.sps_table.settings import MethodSettings, SynthesisSettings
@@ -21,7 +24,7 @@ from dpdd.common.synthesis.statistics import Statistics
 def synthesise(
     statistics: Sequence[Statistics], method: MethodSettings, settings: SynthesisSettings, run: RunDescription
 ) -> LabelledSet:
-    """A table with as many rows of every class as the settings say."""
+    """A table with as many rows of every class as the settings say, labelled by the classifier in the statistics."""
     layout = marginals(method, run)
     tables = mixture.noisy_tables(statistics[0], layout)
     counts = released_counts(statistics[:1], [method.count_weight])
@@ -32,7 +35,17 @@ def synthesise(
     sizes = rows_per_class(replace(counts, counts=fitted.records), settings, run, equal=few)
     rows = [choose(fitted, layout, label, int(size), run.public_seed) for label, size in enumerate(sizes)]
     labels = np.arange(len(run.classes)).repeat(sizes)
-    return LabelledSet(np.concatenate(rows).astype(np.float32), labels, run.classes, schema=run.table)
+    made = LabelledSet(np.concatenate(rows).astype(np.float32), labels, run.classes, schema=run.table)
+    if not settings.teacher_rows:
+        return made
+    assert run.table is not None
+    seed, noise = run.public_seed, tables.column_noise
+    teacher = classifier.learn(fitted, layout, noise, settings.teacher_rows, seed, run.table)
+    if run.priors is not None:
+        assumed = shares(run.priors, run.classes, counts)
+        teacher = teacher.with_priors(classifier.class_shares(fitted), assumed)
+    soft = teacher.probabilities(made.rows).numpy() if settings.soft_labels else None
+    return replace(made, teacher=teacher, soft=soft)
 
 
 def rows_per_class(

@@ -16,7 +16,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dpdd.client.mechanisms.base import Contribution, Mechanism, mechanism, privatised_sum
+from dpdd.client.mechanisms.base import (
+    Contribution,
+    Mechanism,
+    independent_of_batch_position,
+    mechanism,
+    privatised_sum,
+)
 from dpdd.client.mechanisms.dp_merf import MECHANISM as DP_MERF
 from dpdd.client.records.records import Records
 from dpdd.common.config import Settings
@@ -172,6 +178,18 @@ def test_a_record_s_contribution_does_not_depend_on_its_place(
     whole = sums(slice(None))
     for start in (1, 2, 17):
         np.testing.assert_array_equal(sums(slice(0, start)) + sums(slice(start, None)), whole)
+
+
+def test_rows_are_tried_as_codes() -> None:
+    """Noise between codes adds nothing, and says nothing of places."""
+
+    def of_codes(rows: NDArray[np.float32], labels: NDArray[np.int64]) -> Contribution:
+        found, _ = by_place(rows, labels)
+        found[(rows != np.floor(rows)).any(axis=1)] = np.nan
+        return found, {}
+
+    assert not independent_of_batch_position(of_codes, (16, 5), 2)
+    assert independent_of_batch_position(alike, (16, 5), 2)
 
 
 @pytest.mark.parametrize("features", [8, 10, 33])

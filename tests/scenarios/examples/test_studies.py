@@ -25,7 +25,7 @@ from dpdd.scenarios.simulator.loopback import run_silos
 from dpdd.server.report.verification import checked_run
 
 
-def run(name: str, folder: Path, share: float, **changes: str) -> dict[str, Any]:
+def run(name: str, folder: Path, share: float, more: str = "", **changes: str) -> dict[str, Any]:
     """What `metrics.json` holds after a run of the study with that share of its records, and these settings."""
     silos = [Silo.initialise(silo) for silo in write(name, folder / name, share=share)]
     study = folder / name / "study.toml"
@@ -33,7 +33,7 @@ def run(name: str, folder: Path, share: float, **changes: str) -> dict[str, Any]
     for key, value in changes.items():
         text, times = re.subn(rf"(?m)^{key} = .*$", f"{key} = {value}", text)
         assert times, key
-    study.write_text(text)
+    study.write_text(text + more)
     metrics = run_silos(silos, str(study), folder / name / "run", Console(quiet=True))
     assert metrics == json.loads((folder / name / "run" / "metrics.json").read_text())
     checked_run(folder / name / "run")
@@ -70,7 +70,11 @@ def test_ten_classes_of_which_each_silo_has_four(tmp_path: Path) -> None:
 
 def test_one_table_in_three_hospitals(tmp_path: Path) -> None:
     """A CSV file, a Parquet file and a database become one synthetic table with the original columns."""
-    metrics = run("three-hospitals", tmp_path, 0.2, features="100", steps="5", images_per_class="20")
+    more = '[evaluation]\nlearners = ["gaussian-nb", "decision-tree"]\n'
+    more = "[synthesis.settings]\nsteps = 5\nteacher_rows = 200\n" + more
+    metrics = run("three-hospitals", tmp_path, 0.2, more, rows_per_class="20")
+    assert list(metrics["accuracy"]) == ["gaussian-nb", "decision-tree", "teacher"]
+    assert "mean_over_learners" in metrics and "fidelity" in metrics
     assert {row["silo"] for row in metrics["privacy"]} == set(SILOS)
     product = LabelledSet.load(tmp_path / "three-hospitals" / "run" / "dataset")
     assert product.schema == SCHEMA and len(product) == 40

@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpdd.common.config import validate
+from dpdd.common.data import made_patients
+from dpdd.common.data.labelled_records import LabelledRecords
 from dpdd.common.errors import ConfigError
-from dpdd.scenarios.simulator.partition import FEWEST_RECORDS, partition
+from dpdd.scenarios.simulator.partition import FEWEST_RECORDS, partition, values_to_share
 from dpdd.server.run.data_section import DataSection
 from dpdd.server.run.scenario import PrivacySection
 
@@ -146,3 +148,33 @@ def test_another_seed_deals_groups_out_anew() -> None:
     assert not all(np.array_equal(a, b) for a, b in zip(one, two, strict=True))
     with pytest.raises(ConfigError, match="names groups"):
         partition(labels, by_group(4), 1)
+
+
+def test_a_column_of_a_table_may_be_what_is_shared_out_in_other_proportions() -> None:
+    rows = made_patients.rows("test")
+    records = LabelledRecords(rows.rows, rows.labels)
+    at = [column.name for column in rows.schema.features].index("diagnosis")
+    codes = rows.rows[:, at].astype(np.int64)
+    np.testing.assert_array_equal(values_to_share(records, rows.schema, "diagnosis"), codes)
+    for column in (None, "readmitted"):
+        assert values_to_share(records, rows.schema, column) is rows.labels
+    data = DataSection(dataset="made-patients", partition="dirichlet", partition_by="diagnosis", alpha=0.3, silos=3)
+    shares = partition(codes, data, seed=1)
+    counts = np.array([np.bincount(codes[share], minlength=5) for share in shares])
+    assert counts.sum() == len(rows) and (counts / counts.sum(axis=0)).max() > 0.7
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"dataset": "made-patients", "partition_by": "age"}, 'partition_by belongs to partition = "dirichlet"'),
+        ({"dataset": "mnist", "partition_by": "age", "partition": "dirichlet", "alpha": 1.0}, "records are images"),
+        (
+            {"dataset": "made-patients", "partition_by": "ward", "partition": "dirichlet", "alpha": 1.0},
+            "a column of the table, which 'ward' is not",
+        ),
+    ],
+)
+def test_a_column_to_share_out_is_one_of_a_table(values: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        validate(values, DataSection, "scenario.toml: data")

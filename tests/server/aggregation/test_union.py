@@ -11,7 +11,8 @@ from dpdd.common.errors import DpddError, IntegrityError
 from dpdd.common.synthesis.distilled_set import DistilledSet, from_arrays, teacher_of, to_arrays
 from dpdd.common.synthesis.image_embedding import ImageEmbedding
 from dpdd.common.synthesis.labelled_set import LabelledSet
-from dpdd.common.synthesis.teacher import Teacher, united
+from dpdd.common.synthesis.linear_teacher import united
+from dpdd.common.synthesis.teacher import Teacher
 from dpdd.common.wire.request import Kind, ReleaseRequest
 from dpdd.server.aggregation.union import per_silo, seats, union
 

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from dpdd.common.errors import ConfigError
-from dpdd.common.methods.base import RunDescription
+from dpdd.common.methods.base import DataKind, RunDescription
 from dpdd.common.methods.evaluation.settings import EvaluationSettings
 from dpdd.common.methods.registry import query
 from dpdd.common.privacy.accounting import Guarantee, calibrate, gaussian_releases
@@ -29,6 +29,7 @@ from dpdd.server.evaluation.at_silos import (
     histograms,
     sent_models,
 )
+from dpdd.server.evaluation.base import Answers
 from dpdd.server.evaluation.metrics import accuracy, balanced_accuracy
 from dpdd.server.evaluation.settings import AtSilosSection, EvaluationSection
 from dpdd.server.report.scores import tables
@@ -100,8 +101,10 @@ def test_without_noise_figures_are_the_metrics(classes: int) -> None:
     assert variance == 0.0
     for model in range(2):
         shown = figures(counts[model], variance, request.classes, 0)
-        assert shown["accuracy"]["mean"] == pytest.approx(accuracy(logits[model], labels), abs=1e-5)
-        assert shown["balanced-accuracy"]["mean"] == pytest.approx(balanced_accuracy(logits[model], labels), abs=1e-5)
+        assert shown["accuracy"]["mean"] == pytest.approx(accuracy(Answers.of_logits(logits[model]), labels), abs=1e-5)
+        assert shown["balanced-accuracy"]["mean"] == pytest.approx(
+            balanced_accuracy(Answers.of_logits(logits[model]), labels), abs=1e-5
+        )
         assert shown["records"] == pytest.approx(400, rel=1e-5)
 
 
@@ -194,8 +197,17 @@ def test_what_cannot_be_asked_for_is_said_before_anybody_is_asked() -> None:
         with pytest.raises(ValueError, match=r"."):
             AtSilosSection.model_validate({"epsilon": 1.0} | wrong)
     for section in ({"runs": 0}, {"learners": ("probe",)}):
-        with pytest.raises(ValueError, match="must be one of learners"):
-            EvaluationSection.model_validate({"at_silos": {"epsilon": 1.0}} | section)
+        with pytest.raises(ConfigError, match="must be one of learners"):
+            EvaluationSection.model_validate({"at_silos": {"epsilon": 1.0}} | section).check_kind(DataKind.IMAGE)
+    for model, kind, sentence in (
+        ("convnet", DataKind.TABLE, "names convnet, and the records are a table: for a table there are linear and"),
+        ("linear", DataKind.IMAGE, "names linear, and the records are images: for images there are convnet"),
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            AtSilosSection.model_validate({"epsilon": 1.0, "models": [model]}).check_kind(kind)
+    nobody_learns = EvaluationSection.model_validate({"at_silos": {"epsilon": 1.0}, "runs": 0})
+    nobody_learns.check_kind(DataKind.TABLE)
+    assert nobody_learns.at_silos is not None and nobody_learns.at_silos.models_of(DataKind.TABLE) == ("linear",)
     assert EvaluationSection.model_validate({"at_silos": {"epsilon": 1.0, "models": ["teacher"]}, "runs": 0}).at_silos
 
 

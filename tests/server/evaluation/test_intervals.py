@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from dpdd.common.privacy.accounting import calibrate, gaussian_releases
+from dpdd.server.evaluation.base import Answers
 from dpdd.server.evaluation.intervals import (
     Interval,
     Z,
@@ -73,7 +74,7 @@ def test_an_area_is_that_of_the_binned_scores() -> None:
     bins = (scores * 12).astype(int)
     counts = np.stack([np.bincount(bins[labels == label], minlength=12) for label in (0, 1)]).astype(float)
     logits = np.stack([np.zeros(3000), bins - 6.0], axis=1)
-    assert area_interval(counts, 0.0).mean == pytest.approx(macro_roc_auc(logits, labels), abs=1e-12)
+    assert area_interval(counts, 0.0).mean == pytest.approx(macro_roc_auc(Answers.of_logits(logits), labels), abs=1e-12)
 
 
 @pytest.mark.parametrize("variance", [0.0, 30.0])

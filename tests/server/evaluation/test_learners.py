@@ -9,17 +9,20 @@ import pytest
 import torch
 
 from dpdd.common.errors import ConfigError
+from dpdd.common.methods.base import DataKind
 from dpdd.common.models.backbone import Backbone
-from dpdd.server.evaluation.learners import LEARNERS, learner
+from dpdd.server.evaluation.learners import DEFAULT_LEARNERS, LEARNERS, learner, learners_for
 from tests.server.evaluation.worlds import CONVNET, PROBE, TEST, synthetic, tune
 
 
 def test_who_there_is_and_what_they_need() -> None:
-    assert list(LEARNERS) == ["convnet", "probe", "fine-tune", "ensemble", "krr", "krr-features", "krr-ntk"]
+    names = ("convnet", "probe", "fine-tune", "ensemble", "krr", "krr-features", "krr-ntk")
+    assert learners_for(DataKind.IMAGE) == names
+    assert learners_for(DataKind.TABLE) == DEFAULT_LEARNERS[DataKind.TABLE] and len(LEARNERS) == len(names) + 12
     assert all(each.name == name and learner(name) is each for name, each in LEARNERS.items())
-    assert [name for name, each in LEARNERS.items() if not each.needs_backbone] == ["convnet", "krr-ntk"]
+    assert [name for name in names if not LEARNERS[name].needs_backbone] == ["convnet", "krr-ntk"]
     assert [name for name, each in LEARNERS.items() if each.tunes_backbone] == ["fine-tune", "ensemble"]
-    assert [each.title.format(backbone="tiny") for each in LEARNERS.values()] == [
+    assert [each.title.format(backbone="tiny") for each in LEARNERS.values()][:7] == [
         "ConvNet from scratch",
         "linear probe of tiny",
         "fine-tuned tiny",
@@ -41,7 +44,8 @@ def test_every_learner_trains_classifiers(public: Backbone) -> None:
         **dict.fromkeys(("krr", "krr-features", "krr-ntk"), CONVNET),
     }
     batch = torch.from_numpy(TEST.images[:5]).float() / 255
-    for name, each in LEARNERS.items():
+    for name in learners_for(DataKind.IMAGE):
+        each = LEARNERS[name]
         classifiers = each.train(synthetic(), quick[name], public, seed=0)
         assert len(classifiers) == (2 if name in ("convnet", "probe", "fine-tune") else 1)
         assert all(classifier(batch).shape == (5, 3) for classifier in classifiers)
@@ -57,6 +61,6 @@ def test_who_needs_a_backbone_says_so() -> None:
 def test_names_are_known_without_torch() -> None:
     script = (
         "import sys, dpdd.server.evaluation.settings, dpdd.server.report.scores\n"
-        "assert not {'torch', 'flwr'} & set(sys.modules)"
+        "assert not {'torch', 'flwr', 'sklearn', 'xgboost'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True)

@@ -135,7 +135,7 @@ def test_one_pass_over_the_test_set_feeds_all_metrics() -> None:
 
     large = TEST.subset(np.tile(np.arange(90), 6))
     measured = scores([says_first, says_first], large, ("macro-roc-auc", "balanced-accuracy", "accuracy"))
-    assert seen == [500, 40] * 2
+    assert seen == [500, 40], "the same classifier twice is asked once"
     third = pytest.approx((1 / 3, 1 / 3))
     assert {name: score.runs for name, score in measured.items()} == {
         "accuracy": third,

@@ -11,14 +11,31 @@ from pydantic import ValidationError
 
 from dpdd.common.config import RenamedKeyWarning
 from dpdd.common.errors import ConfigError
+from dpdd.common.methods.base import DataKind
+from dpdd.server.evaluation.metrics import METRICS
 from dpdd.server.evaluation.settings import EvaluationSection, FineTuneSettings, ProbeSettings
+from dpdd.server.evaluation.table_learners import TABLE_LEARNERS
 from dpdd.server.run.scenario import load_scenario, shipped
 
 
 def test_defaults() -> None:
     section = EvaluationSection()
-    assert (section.learners, section.labels) == (("convnet",), "teacher")
-    assert section.metrics == ("accuracy", "balanced-accuracy", "macro-roc-auc")
+    assert (section.learners_of(DataKind.IMAGE), section.labels) == (("convnet",), "teacher")
+    assert section.metrics_of(DataKind.IMAGE) == ("accuracy", "balanced-accuracy", "macro-roc-auc")
+    assert section.learners_of(DataKind.TABLE) == tuple(each.name for each in TABLE_LEARNERS)
+    assert section.metrics_of(DataKind.TABLE) == tuple(METRICS)
+    assert section.rows == 10_000
+
+
+def test_a_learner_takes_one_kind_of_records() -> None:
+    for kind, names in ((DataKind.IMAGE, ("probe", "convnet")), (DataKind.TABLE, ("mlp", "lda"))):
+        section = EvaluationSection(learners=names, metrics=("f1",))
+        section.check_kind(kind)
+        assert (section.learners_of(kind), section.metrics_of(kind)) == (names, ("f1",))
+    with pytest.raises(ConfigError, match=r"probe learns from images.* a table; for a table there are logistic-regr.*"):
+        EvaluationSection(learners=("probe",)).check_kind(DataKind.TABLE)
+    with pytest.raises(ConfigError, match=r"mlp learns from a table.* images; for images there are convnet, probe"):
+        EvaluationSection(learners=("convnet", "mlp")).check_kind(DataKind.IMAGE)
 
 
 @pytest.mark.parametrize(
@@ -26,7 +43,7 @@ def test_defaults() -> None:
     [
         ({"learners": ["convnet", "resnet"]}, "no learner 'resnet'; known are convnet, probe, fine-tune, ensemble"),
         ({"learners": ["teacher"]}, "no learner 'teacher'"),
-        ({"metrics": ["accuracy", "f1"]}, "no metric 'f1'; known are accuracy, balanced-accuracy, macro-roc-auc"),
+        ({"metrics": ["accuracy", "f2"]}, "no metric 'f2'; known are accuracy, balanced-accuracy, macro-roc-auc"),
         ({"labels": "firm"}, "'teacher', 'soft' or 'hard'"),
         ({"learners": ["ensemble"], "runs": 1}, "ensemble needs at least 2 networks: ask for runs = 2"),
     ],
@@ -61,6 +78,9 @@ name = "dp-merf"
 def test_a_scenario_names_the_key_and_the_known_learners(tmp_path: Path) -> None:
     (tmp_path / "asks.toml").write_text(SCENARIO + 'learners = ["oracle"]')
     with pytest.raises(ConfigError, match=r"evaluation\.learners: there is no learner 'oracle'; known are convnet, "):
+        load_scenario(str(tmp_path / "asks.toml"))
+    (tmp_path / "asks.toml").write_text(SCENARIO + 'learners = ["mlp"]')
+    with pytest.raises(ConfigError, match=r"asks\.toml: evaluation\.learners: mlp learns from a table"):
         load_scenario(str(tmp_path / "asks.toml"))
 
 

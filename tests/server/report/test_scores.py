@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dpdd.server.report.scores import continual_table, score_table, tables
+from dpdd.server.report.scores import continual_table, facts_table, learner_facts, score_table, tables, together_facts
 
 
 def score(*runs: float, **more: object) -> dict[str, Any]:
@@ -85,3 +85,31 @@ def test_classes_without_test_records_are_told_below_the_table() -> None:
     metrics = {"accuracy": {"convnet": score(0.8)}, "absent_classes": ["dog", "emu"]}
     assert tables(metrics)[-1] == "no test record is of dog, emu: averages over classes leave them out"
     assert tables({**metrics, "absent_classes": ["dog"]})[-1].endswith("of dog: averages over classes leave it out")
+
+
+def test_learners_together_and_those_left_out() -> None:
+    accuracy = {"lda": score(0.8, labels="hard"), "mlp": score(0.9, labels="hard")}
+    metrics: dict[str, Any] = {
+        "accuracy": accuracy,
+        "metrics": {"roc-auc-hard": {"lda": score(0.75), "mlp": score(0.65)}},
+        "mean_over_learners": {
+            "accuracy": {**score(0.85), "learners": 2},
+            "roc-auc-hard": {**score(0.7), "learners": 2},
+        },
+        "best_learner": {
+            "accuracy": {"learner": "mlp", "mean": 0.9},
+            "roc-auc-hard": {"learner": "lda", "mean": 0.75},
+        },
+        "learners_left_out": {"adaboost": "it is worse than random"},
+    }
+    lines = score_table(metrics).splitlines()
+    assert [line.split()[-2:] for line in lines[-2:]] == [["85.0", "0.700"], ["90.0", "0.750"]]
+    assert lines[-2].startswith("mean of 2 learners ") and lines[-1].startswith("best single ")
+    assert tables(metrics)[-1] == "without AdaBoost: it is worse than random"
+    real = {"records": 7, "accuracy": {"lda": score(0.95, labels="real")}}
+    shown = "\n".join(tables({**metrics, "real": real}))
+    assert "trained on 7 real records of the simulated silos" in shown and "real records" in shown and "95.0" in shown
+    facts = facts_table(learner_facts(metrics), together_facts(metrics))
+    assert [line.split()[-2:] for line in facts.splitlines()[-2:]] == [["85.0", "0.700"], ["90.0", "0.750"]]
+    nobody = {"accuracy": {}, "learners_left_out": {"lda": "it has no rows"}}
+    assert tables(nobody) == ["without linear discriminant analysis: it has no rows"]

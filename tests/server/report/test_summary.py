@@ -13,6 +13,15 @@ from dpdd.common.synthesis.product import Product, ReleasedModel
 from dpdd.server.report.summary import loading_line, summary
 from tests.server.finished_runs import CLASSES, SCORES, images, table
 
+FIDELITY = {
+    "rows": 5,
+    "real_rows": 40,
+    "one_way": 0.1,
+    "two_way": 0.2,
+    "correlation_difference": 0.1,
+    "coverage": 0.9,
+    "columns": {"age": 0.1},
+}
 MODEL = ReleasedModel.of(EvaluationConvNet((1, 8, 8), 2, 4), CLASSES, (1, 8, 8), width=4)
 
 
@@ -38,9 +47,11 @@ def test_a_simulation_without_protection_says_so() -> None:
     assert "it protects nobody" in summary(metrics(images(), releasable=False), Path("x"))
 
 
-def test_tables_have_no_picture_to_look_at() -> None:
+def test_tables_have_marginals_to_look_at_and_distances_where_there_are_test_rows() -> None:
     text = summary(metrics(table()), Path("x"))
-    assert "5 synthetic rows: x/dataset\n" in text and "learner" not in text
+    assert "5 synthetic rows: x/dataset (look at marginals.png)\n" in text
+    assert "learner" not in text and "distance" not in text
+    assert "distance to 40 test rows" in summary(metrics(table(), fidelity=FIDELITY), Path("x"))
 
 
 @pytest.mark.parametrize("folder", ["plain", 'with "quotes" and spaces', "größe", "back\\slash"])

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dpdd.client.cli import main as client
 from dpdd.client.silo import Silo
 from dpdd.common.progress import Console
+from dpdd.common.wire.release import open_signed, sign
 from dpdd.common.wire.request import decode_request
 from dpdd.scenarios.simulator.silos import set_up
 from dpdd.server.cli import main as server
 from dpdd.server.run.scenario import load_scenario
 from dpdd.server.run.store import Store
 from tests import staged
+from tests.attacks.test_bad_silo import altered
 from tests.scenarios.tiny_runs import tiny_scenario
 from tests.server.transport.worlds import entries
 
@@ -182,3 +186,47 @@ def test_files_that_do_not_belong_are_refused(tmp_path: Path, capsys: pytest.Cap
     capsys.readouterr()
     again = ("import", here.run, taken, *key_of(east), "--coordinator", here.home)
     assert "revoked" in here.failed(server, *again, code=3)
+
+
+def test_a_gigabyte_is_refused_unread(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer in which an array of the right name is a thousand times as long as asked for, and signed."""
+    here = World(tmp_path, tiny_scenario(1, steps=2), capsys)
+    (silo,), (request,) = here.silos.values(), here.request()
+    large = tmp_path / "large.release"
+    release = open_signed(here.answer(silo, request).read_bytes())
+    arrays = {name: np.zeros((1000, *array.shape[1:]), array.dtype) for name, array in release.arrays.items()}
+    large.write_bytes(sign(altered(release, arrays=arrays), silo._key))
+    zeros = tmp_path / "zeros.release"
+    with zeros.open("wb") as file:
+        file.truncate(1 << 30)
+    read = Path.read_bytes
+
+    def unread(path: Path) -> bytes:
+        assert path not in (large, zeros), "read before its size was compared"
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", unread)
+    arguments = (*key_of(silo), "--coordinator", here.home)
+    assert "bytes, not" in here.failed(server, "import", here.run, large, *arguments, code=5)
+    here.failed(server, "import", here.run, zeros, *arguments, code=5)
+
+
+def test_a_second_release_in_a_file_is_refused_and_remembered_as_a_fork(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The whole silo was put back as it was before, anchor included, and asked once more."""
+    here = World(tmp_path, tiny_scenario(1, steps=2), capsys)
+    (silo,), (request,) = here.silos.values(), here.request()
+    shutil.copytree(silo.folder, tmp_path / "before")
+    first = here.answer(silo, request)
+    kept = first.rename(tmp_path / "first.release")
+    shutil.rmtree(silo.folder)
+    shutil.copytree(tmp_path / "before", silo.folder)
+    second = here.answer(Silo(silo.folder), request)
+    assert second.read_bytes() != kept.read_bytes()
+    here.take(kept, *key_of(silo))
+    here.failed(server, "import", here.run, second, "--coordinator", here.home, code=9)
+    said = here.said(server, "status", "--coordinator", here.home)
+    assert f"a fork: silo {silo.settings.name} made two different releases for request" in said

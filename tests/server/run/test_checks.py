@@ -7,14 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from dpdd.common.data import made_patients
 from dpdd.common.data.labelled_records import LabelledRecords
-from dpdd.common.errors import DpddError
+from dpdd.common.errors import ConfigError, DpddError
 from dpdd.common.methods.base import DataKind
 from dpdd.common.methods.registry import METHODS
 from dpdd.common.progress import Console
 from dpdd.scenarios.cli import main as simulate
+from dpdd.server.evaluation import table_learners
 from dpdd.server.run.checks import backbone_in_words, check_before_asking
 from dpdd.server.run.scenario import Scenario
 from dpdd.server.transport import running
@@ -37,6 +41,33 @@ def scenario(test: Path | str | None, **changes: Any) -> Scenario:
 @pytest.fixture
 def test_file(tmp_path: Path) -> Path:
     return write_npz(tmp_path / "test.npz", striped(12, patients=3, side=28))
+
+
+TABLE = {"data": {"dataset": "made-patients", "classes": None, "shape": None}}
+
+
+def test_a_table_is_evaluated_only_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_before_asking(scenario(None, **TABLE))
+    monkeypatch.setattr(table_learners, "find_spec", lambda name: None)
+    with pytest.raises(
+        ConfigError, match=r"^evaluating a table needs scikit-learn and XGBoost: pip install 'dpdd\[tab"
+    ):
+        check_before_asking(scenario(None, **TABLE))
+    check_before_asking(scenario(None, **TABLE, evaluation={"runs": 0}))
+    check_before_asking(scenario(None))
+    monkeypatch.setattr(table_learners, "find_spec", lambda name: name == "sklearn" or None)
+    check_before_asking(scenario(None, **TABLE, evaluation={"learners": ["lda", "mlp"]}))
+    with pytest.raises(ConfigError, match=r"^evaluating a table needs XGBoost: pip install"):
+        check_before_asking(scenario(None, **TABLE, evaluation={"learners": ["lda", "xgboost"]}))
+
+
+def test_test_rows_of_one_class_are_refused(tmp_path: Path) -> None:
+    table = {name: column[:40] for name, column in made_patients.raw("test").items()}
+    table["readmitted"] = ["no"] * 40
+    pq.write_table(pa.table(table), tmp_path / "test.parquet")
+    data = {**made_patients.SCHEMA.model_dump(mode="json"), "classes": None, "shape": None}
+    with pytest.raises(ConfigError, match="test data are all of one class"):
+        check_before_asking(scenario(tmp_path / "test.parquet", data=data))
 
 
 def test_nothing_is_wrong(test_file: Path) -> None:

@@ -31,6 +31,14 @@ from typing import Any
 
 SILOS = 5
 MOST_STRIKES = 2
+PHASES = (
+    "starting",
+    "uploading",
+    *(f"{count} of {SILOS} releases here" for count in range(1, SILOS)),
+    "synthesis",
+    "finishing",
+)
+UPLOADING = PHASES.index("uploading")
 SCENARIO = f"""
 name = "soak"
 [data]
@@ -184,20 +192,22 @@ def one_run(template: Path, home: Path, kills: int, chance: random.Random, struc
             children.start(name)
         deadline = time.monotonic() + 240.0
         done: int | None = None
+        goals = moments(kills, chance)
         while done is None:
             assert time.monotonic() < deadline, "the run does not end"
-            if kills:
-                if chance.random() < 0.4 and children.strike(silos):
-                    struck["worker"] = struck.get("worker", 0) + 1
-                    kills -= 1
+            if goals:
+                goal = goals[0]
+                if goal <= UPLOADING and chance.random() < 0.4 and children.strike(silos):
+                    count(struck, f"worker, {phase(home)}")
+                    goals.pop(0)
                     continue
-                wait(home, chance)
-                victim = chance.choice(["server", *silos]) if chance.random() < 0.6 else "server"
-                if victim == "server" and (done := children.ended("server")) is not None:
+                wait(home, goal, chance)
+                victim = "server" if chance.random() < 0.5 else chance.choice(silos)
+                if (done := children.ended("server")) is not None:
                     break
-                struck[phase(home)] = struck.get(phase(home), 0) + 1
+                count(struck, f"{'server' if victim == 'server' else 'silo'}, {phase(home)}")
                 children.kill(victim)
-                kills -= 1
+                goals.pop(0)
                 time.sleep(chance.random() * 0.2)
                 children.start(victim)
             else:
@@ -205,21 +215,24 @@ def one_run(template: Path, home: Path, kills: int, chance: random.Random, struc
                 done = children.ended("server")
         assert done == 0, (home / "server.log").read_text()[-2000:]
         children.pids.pop("server", None)
-        struck["left over"] = struck.get("left over", 0) + kills
+        count(struck, "left over", len(goals))
     finally:
         for name in list(children.pids):
             children.kill(name)
     return remains(home)
 
 
-def wait(home: Path, chance: random.Random) -> None:
-    """Any time; or, often, until an upload has begun, which is over in a blink."""
-    if chance.random() < 0.6:
-        return time.sleep(chance.random() ** 2 * 1.2)
-    deadline = time.monotonic() + 1.0
-    while phase(home) != "uploading" and time.monotonic() < deadline:
-        pass
-    time.sleep(chance.random() ** 2 * 0.01)
+def moments(kills: int, chance: random.Random) -> list[int]:
+    """For each kill of a run the phase that it waits for, so that they are spread over all of them."""
+    return sorted(chance.choice((0, 0, UPLOADING, *range(len(PHASES)))) for _ in range(kills))
+
+
+def wait(home: Path, goal: int, chance: random.Random) -> None:
+    """Until the run has come to this phase, or seems not to; and then a while, a blink where the phase is short."""
+    deadline = time.monotonic() + 3.0
+    while PHASES.index(phase(home)) < goal and time.monotonic() < deadline:
+        time.sleep(0.001)
+    time.sleep(chance.random() ** 2 * (0.05 if PHASES[goal] in ("uploading", "finishing") else 1.0))
 
 
 def phase(home: Path) -> str:
@@ -261,6 +274,11 @@ def remains(home: Path) -> dict[str, Any]:
         assert server(["verify", str(home / "run")]) == 0
     state["dataset"] = json.loads((home / "run" / "metrics.json").read_text())["dataset"]["sha256"]
     return state
+
+
+def count(struck: dict[str, int], what: str, more: int = 1) -> None:
+    """So many kills more of a kind."""
+    struck[what] = struck.get(what, 0) + more
 
 
 def free_port() -> int:

@@ -29,6 +29,7 @@ from dpdd.common.errors import IntegrityError, WireError
 from dpdd.common.wire.answer import Reason, Refusal, decode_answer, encode_answer
 from dpdd.common.wire.exchange import Manifest, Token, open_request, parts, sign_request
 from dpdd.common.wire.request import decode_request
+from dpdd.server.run.store import Store
 from dpdd.server.transport.authority import Authority, private_pem
 from dpdd.server.transport.coordinator import Coordinator, expiry, fingerprint
 from dpdd.server.transport.limits import CallRates
@@ -306,6 +307,11 @@ def test_a_second_different_release_does_not_replace_the_first(tmp_path: Path) -
             assert "second, different" in refused(channel, UPLOAD, upload_parts(second, request.id, tmp_path))[1]
             again = channel.stream_unary(UPLOAD)(iter(upload_parts(first, request.id, tmp_path)[:1]))
         assert transfer_pb2.TransferStatus.FromString(again).complete
+        (fork,) = mine.coordinator.ledger_positions.forks("north")
+        assert fork == f"silo north made two different releases for request {request.id[:12]}"
+        store = Store(mine.queue._folder)
+        assert store.warnings(["north"]) == [fork]
+        store.close()
         assert [mine.queue.read(name) for name in mine.releases()] == [first]
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any
 
 from dpdd.common.errors import DataError
 from dpdd.common.files.untrusted import shown
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 MOST_NAMED = 8
 

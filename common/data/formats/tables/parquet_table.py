@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dpdd.common.data.formats.spec import SourceSpec
@@ -31,4 +33,16 @@ def blocks(
     with reading(path, WHAT), pq.ParquetFile(path, **options) as file:
         check_growth(path, size, file.metadata.num_rows)  # run-length encoding lets a tiny file claim any number
         for batch in file.iter_batches(batch_size=ROWS, columns=list(wanted)):
-            yield Block([batch.column(name) for name in wanted], batch.num_rows)
+            columns = [batch.column(name) for name in wanted]
+            if not all(map(_in_dictionary, columns)):
+                raise ValueError("a cell points outside of its dictionary")
+            yield Block(columns, batch.num_rows)
+
+
+def _in_dictionary(array: pa.Array) -> bool:
+    """Whether all cells are in the array's dictionary, if it has one: a damaged file is read without that check."""
+    if not isinstance(array, pa.DictionaryArray):
+        return True
+    ends = pc.min_max(array.indices)
+    low, high = ends["min"].as_py(), ends["max"].as_py()
+    return low is None or (low >= 0 and high < len(array.dictionary))

@@ -18,7 +18,8 @@ from pyarrow import types
 
 from dpdd.common.data.formats.spec import SourceSpec
 from dpdd.common.data.formats.tables.block import Block, positions_of
-from dpdd.common.data.table.arrow_cells import is_text
+from dpdd.common.data.table.arrow_cells import LONGEST_BYTES, is_text
+from dpdd.common.data.table.cells import LONGEST_CELL
 from dpdd.common.errors import ConfigError, DataError
 from dpdd.common.files.untrusted import shown
 
@@ -27,6 +28,12 @@ if TYPE_CHECKING:
 
 ROWS = 1 << 13
 _NAMES = 60
+_SHORT = {
+    "postgresql": f"left(CAST({{0}} AS text), {LONGEST_CELL + 1})",
+    "sqlite": "CASE WHEN typeof({0}) IN ('text', 'blob') AND "
+    f"length(CAST({{0}} AS BLOB)) > {LONGEST_BYTES} THEN NULL ELSE {{0}} END",
+}
+"""How a database is asked for a cell: one that is too long is not sent whole."""
 
 
 def blocks(
@@ -36,9 +43,10 @@ def blocks(
     with _connected(spec, base) as connection:
         query = _query(spec)
         chosen = positions_of(list(_result(connection, _nothing_of(query)).keys()), wanted, _where(spec))
-        if connection.dialect.name == "postgresql":
+        form = _SHORT.get(connection.dialect.name)
+        if form is not None:
             quoted = [connection.dialect.identifier_preparer.quote_identifier(name) for name in wanted]
-            texts = ", ".join(f"CAST({name} AS text) AS {name}" for name in quoted)
+            texts = ", ".join(f"{form.format(name)} AS {name}" for name in quoted)
             query, chosen = f"SELECT {texts} FROM (\n{query}\n) AS records", list(range(len(wanted)))
         for rows in _result(connection, query).partitions(ROWS):
             columns = list(zip(*rows, strict=True))

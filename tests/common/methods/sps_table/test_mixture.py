@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from dpdd.common.data.table.columns import Categorical
 from dpdd.common.methods.sps_table.marginals import Floats, Marginals
-from dpdd.common.methods.sps_table.mixture import Mixture, NoisyTables, fit, one_way, simplex
+from dpdd.common.methods.sps_table.mixture import Mixture, NoisyTables, _Descent, fit, one_way, simplex
 from dpdd.common.methods.sps_table.settings import MethodSettings, SynthesisSettings
 from dpdd.common.progress import silent
 from dpdd.common.synthesis.priors import ClassCounts
@@ -118,3 +120,35 @@ def test_columns_alone_are_the_nearest_distributions(noise: float) -> None:
     for label in range(2):
         true = np.bincount(rows[labels == label, 2], minlength=4) / counts[label]
         np.testing.assert_allclose(start[label, MARGINALS.cells[2]], true, atol=0.001 + noise / 200.0)
+
+
+def test_the_mean_of_several_fits_is_a_mixture_and_closer_than_they_are() -> None:
+    rows, labels = records(4000, seed=5)
+
+    def distance(found: Mixture) -> float:
+        apart = 0.0
+        for label, (one, other) in itertools.product(range(2), ((0, 1), (0, 2), (1, 2))):
+            own = rows[labels == label]
+            true = np.bincount(4 * own[:, one] + own[:, other], minlength=16).reshape(4, 4) / len(own)
+            apart += float(np.abs(pair(found, label, one, other) - true).sum()) / 12.0
+        return apart
+
+    alone, together = [], []
+    for seed in range(6):
+        noisy = tables(rows, labels, noise=40.0, seed=seed)
+        alone.append(distance(fitted(noisy, labels, fits=1)))
+        found = fitted(noisy, labels, fits=6)
+        assert found.shares.shape == (2, 6 * 32) and np.allclose(found.shares.sum(axis=1), 1.0)
+        together.append(distance(found))
+    assert np.mean(together) < np.mean(alone)
+
+
+def test_a_step_is_scaled_by_a_parameters_own_gradients_and_those_of_all() -> None:
+    parameter = torch.nn.Parameter(torch.zeros(4))
+    descent = _Descent([parameter], rate=0.1)
+    gradient = torch.tensor([3.0, 0.0, -1.0, 0.01])
+    descent.step([gradient])  # the averages are these gradients themselves, once they are corrected
+    all_together = math.sqrt(float(gradient.square().mean()))
+    expected = [-0.1 * each / ((abs(each) + all_together) / 2.0) for each in gradient.tolist()]
+    np.testing.assert_allclose(parameter.detach().numpy(), expected, rtol=1e-5)
+    assert abs(expected[3]) < 0.1 * abs(expected[2])  # a rare cell hardly moves; Adam would move all by 0.1

@@ -25,7 +25,9 @@ def synthesised(records: int, per_class: int, epsilon: float = math.inf, **setti
     statistics = [of_one_silo(answer.arrays, answer.event)]
     run = RunDescription(CLASSES, TABLE.shape, public_seed=5, images_per_class=per_class, table=TABLE)
     chosen = method("sps-table")
-    product = chosen.synthesise(statistics, CASE.values(), chosen.synthesis_settings({"steps": 50, **settings}), run)
+    product = chosen.synthesise(
+        statistics, CASE.values(), chosen.synthesis_settings({"steps": 200, "fits": 2, **settings}), run
+    )
     assert isinstance(product, LabelledSet)
     return product
 

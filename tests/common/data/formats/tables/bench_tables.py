@@ -1,7 +1,8 @@
-"""Reading a table as codes, beside reading the file alone: ``python -m tests.common.data.formats.tables.bench_tables``.
+"""A silo's pass over a table beside reading it alone: ``python -m tests.common.data.formats.tables.bench_tables``.
 
-Each figure is of a process of its own, so that the peak of its memory is, too. Alone means pyarrow for files, block by
-block with the columns that are asked for, and fetching the rows for the database.
+A pass reads, encodes, and counts all marginals of sps-table, those of columns and of pairs; codes are what it has in
+between. Each figure is of a process of its own, so that the peak of its memory is, too. Alone means pyarrow for files,
+block by block with the columns that are asked for, and fetching the rows for the database.
 """
 
 from __future__ import annotations
@@ -21,12 +22,19 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 
+from dpdd.client.mechanisms.base import mechanism
+from dpdd.client.records import load as records_of
 from dpdd.common.cli import table
 from dpdd.common.data.formats import DataSpec, load
 from dpdd.common.data.formats.tables.csv_lines import BLOCK
+from dpdd.common.methods.registry import method
+from dpdd.common.privacy.entropy import SystemEntropy
+from dpdd.common.progress import silent
+from dpdd.common.wire.request import ReleaseRequest
 
 COLUMNS = 30
 FORMS = ("csv", "quoted.csv", "parquet", "sqlite")
+WHAT = ("alone", "codes", "pass")
 
 
 def column(number: int, count: int, random: np.random.Generator) -> tuple[dict[str, object], pa.Array]:
@@ -103,13 +111,31 @@ def read_alone(folder: Path, form: str) -> int:
         return sum(batch.num_rows for batch in reader)
 
 
-def measure(folder: Path, form: str, alone: bool) -> None:
+def silo_pass(folder: Path, form: str) -> int:
+    """Read, encode, count, privatise; how many rows there are."""
+    source = spec(folder, form)
+    assert source.table is not None
+    chosen = method("sps-table")
+    settings = chosen.settings({})
+    request = ReleaseRequest(
+        "bench", "sps-table", settings.on_wire(), 1.0, 1e-5, source.classes, source.shape, 1, table=source.table
+    )
+    plan = chosen.plan(request, settings)
+    records = records_of(source, folder)
+    mechanism(chosen).run(records, request, settings, plan, SystemEntropy(), silent)
+    return len(records)
+
+
+def measure(folder: Path, form: str, what: str) -> None:
     """In a process of its own: print rows, seconds, CPU seconds, and the peak of memory before and after in MB."""
-    if not alone:
+    if what != "alone":
         spec(folder, form)  # imports what it needs
     before = peak()
     started, cpu = time.perf_counter(), time.process_time()
-    rows = read_alone(folder, form) if alone else len(load(spec(folder, form), folder))
+    if what == "alone":
+        rows = read_alone(folder, form)
+    else:
+        rows = silo_pass(folder, form) if what == "pass" else len(load(spec(folder, form), folder))
     seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
     print(json.dumps([rows, seconds, cpu, before, peak()]))
 
@@ -120,10 +146,10 @@ def peak() -> float:
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
 
-def in_own_process(folder: Path, form: str, alone: bool) -> list[float]:
+def in_own_process(folder: Path, form: str, what: str) -> list[float]:
     """What `measure` says."""
     module = "tests.common.data.formats.tables.bench_tables"
-    command = [sys.executable, "-m", module, "--measure", str(folder), form, "alone" if alone else "codes"]
+    command = [sys.executable, "-m", module, "--measure", str(folder), form, what]
     found: list[float] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
     return found
 
@@ -134,7 +160,7 @@ def main() -> None:
     parser.add_argument("--measure", nargs=3)
     options = parser.parse_args()
     if options.measure:
-        measure(Path(options.measure[0]), options.measure[1], options.measure[2] == "alone")
+        measure(Path(options.measure[0]), options.measure[1], options.measure[2])
         return
     cells = []
     for rows in options.rows:
@@ -143,13 +169,15 @@ def main() -> None:
             (folder / "schema.json").write_text(json.dumps(write(folder, rows)))
             for form in FORMS:
                 size = (folder / f"records.{form}").stat().st_size / 1e6
-                read, codes = (in_own_process(folder, form, alone) for alone in (True, False))
-                assert read[0] == rows and codes[0] >= 0.9 * rows
-                speeds = [f"{rows / read[1]:,.0f}", f"{rows / codes[1]:,.0f}", f"{read[1] / codes[1]:.2f}"]
-                cpu = [f"{read[2]:.1f}", f"{codes[2]:.1f}", f"{read[2] / codes[2]:.2f}"]
-                cells.append([f"{rows}", form, f"{size:.0f}", *speeds, *cpu, f"{codes[4] - codes[3]:.0f}"])
-    header = ["rows", "file", "MB", "alone, rows/s", "as codes, rows/s", "share", "alone, CPU s", "as codes, CPU s"]
-    print(table([*header, "share", "more MB"], cells))
+                read, codes, whole = (in_own_process(folder, form, what) for what in WHAT)
+                assert read[0] == rows and codes[0] == whole[0] >= 0.9 * rows
+                speeds = [f"{rows / each[1]:,.0f}" for each in (read, codes, whole)]
+                cpu = [f"{each[2]:.1f}" for each in (read, codes, whole)]
+                shares = [f"{read[at] / whole[at]:.2f}" for at in (1, 2)]
+                memory = [f"{whole[4] - whole[3]:.0f}", f"{whole[4]:.0f}"]
+                cells.append([f"{rows:,}", form, f"{size:.0f}", *speeds, shares[0], *cpu, shares[1], *memory])
+    header = ["rows", "file", "MB", "alone, rows/s", "codes, rows/s", "pass, rows/s", "pass/alone"]
+    print(table([*header, "alone, CPU s", "codes, CPU s", "pass, CPU s", "of CPU", "more MB", "peak MB"], cells))
     print(f"({COLUMNS} columns; {os.cpu_count()} processors, load {', '.join(f'{x:.1f}' for x in os.getloadavg())})")
 
 
