@@ -16,6 +16,7 @@ So all records share one factorisation, and none needs a backward pass of its ow
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -57,8 +58,9 @@ class SupportSet:
 
     def single(self) -> SupportSet:
         """The same in single precision, in which gradients are a few times as fast; the inverse was made in double."""
-        changes = {each.name: getattr(self, each.name) for each in fields(self)}
-        return replace(self, **{name: v.float() for name, v in changes.items() if isinstance(v, Tensor)})
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        changes: dict[str, Any] = {name: v.float() for name, v in values.items() if isinstance(v, Tensor)}
+        return replace(self, **changes)
 
     def gradients(self, x: Tensor, y: Tensor) -> Tensor:
         """Of the loss of each record (B, ...) with its target (B, classes): (B, m, P)."""
