@@ -7,10 +7,10 @@ Its public half is a folder of `common/methods/` with a `method` module, its pri
 >>> method("dp-merf").family
 'dp_merf'
 >>> sorted(METHODS)
-['dm', 'dosser', 'dp-merf', 'kip-moments', 'ndpdc', 'psg', 'sps', 'sps-table']
+['dm', 'dosser', 'dp-kip', 'dp-merf', 'kip-moments', 'ndpdc', 'psg', 'sps', 'sps-table']
 >>> method("dp-magic")  # doctest: +ELLIPSIS
 Traceback (most recent call last):
-dpdd.common.errors.ConfigError: there is no method 'dp-magic'; known are dm, dosser, dp-merf, kip-moments, ...
+dpdd.common.errors.ConfigError: there is no method 'dp-magic'; known are dm, dosser, dp-kip, dp-merf, ...
 >>> sorted(QUERIES.keys() - METHODS.keys())
 ['column-histograms', 'evaluation']
 """
@@ -26,6 +26,7 @@ from dpdd.common.errors import ConfigError
 from dpdd.common.methods.base import DataKind, Method, Query, check_complete
 from dpdd.common.methods.column_histograms.query import NAME as COLUMN_HISTOGRAMS
 from dpdd.common.methods.column_histograms.query import ColumnHistograms
+from dpdd.common.methods.dp_kip.method import DPKIP
 from dpdd.common.methods.dp_kip.moments_method import KIPMoments
 from dpdd.common.methods.dp_merf.method import DPMERF
 from dpdd.common.methods.evaluation.query import Evaluation
@@ -61,6 +62,11 @@ METHODS: dict[str, AnyMethod] = register(
             "kip-moments",
             "images whose kernel ridge regression fits the moments that SPS releases",
             "KIP's objective, by moments instead of gradients (docs/dp-kip.md)",
+        ),
+        DPKIP(
+            "dp-kip",
+            "a support set for kernel ridge regression, by noisy gradients",
+            "DP-KIP, Vinaroz and Park, TMLR 2024 (the tangent kernel of fully connected networks)",
         ),
         SPSTable(
             "sps-table",

@@ -330,8 +330,10 @@ class Scenario(Settings):
 
     @model_validator(mode="after")
     def _same_releases(self) -> Scenario:
-        own = METHODS[self.method.name]
-        if self.synthesis.also and (self.continual is not None or self.method.mode == "decentralised"):
+        if not self.synthesis.also:
+            return self
+        own = QUERIES[self.method.name]
+        if self.continual is not None or self.method.mode == "decentralised":
             raise ValueError("synthesis.also is for one set of sums: leave it out, or continual and decentralised mode")
         for each in self.synthesis.also:
             other = METHODS.get(each.method or self.method.name)

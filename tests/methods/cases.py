@@ -112,6 +112,14 @@ CASES = (
         {"features": 16, "picture": 0, "stages": 2, "count_weight": 0.2},
         {"labels": "solved", **_FEW_STEPS},
     ),
+    Case("dp-kip", settings={"support_per_class": 2, "steps": 3, "rate": 0.5}),
+    Case(
+        "dp-kip",
+        "frozen",
+        {"support_per_class": 3, "steps": 2, "rate": 1.0, "frozen": 0.4},
+        {"average_last": 2},
+        (3, 6, 5),
+    ),
     Case("dosser", settings={**_MATCHING, "dimensions": 6}, synthesis=_FEW_STEPS),
     Case(
         "dosser",

@@ -150,7 +150,7 @@ class _Descent:
             mean.lerp_(gradient, 1.0 - _MOMENTUM)
             square.lerp_(gradient.square(), 1.0 - _SCALE)
             size = ((square / since).sqrt() + (square.mean() / since).sqrt()) / 2.0
-            parameter -= rate * mean / size.clamp_min(1e-30)
+            parameter.sub_(rate * mean / size.clamp_min(1e-30))
 
 
 class _Logits(nn.Module):

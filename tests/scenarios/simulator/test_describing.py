@@ -130,7 +130,7 @@ def as_draft(text: str) -> str:
     """A study, or a silo, whose columns are drafts."""
     text = text.replace(toml_of(SCHEMA), toml_of(DRAFT))
     method = re.sub(r"\[method\][^\[]*(\[method.settings\][^\[]*)?", '[method]\nname = "column-histograms"\n', text)
-    return method.replace('methods = ["dp-merf"]', 'methods = ["column-histograms", "dp-merf"]')
+    return method.replace('methods = ["sps-table"]', 'methods = ["column-histograms", "dp-merf"]')
 
 
 def test_three_hospitals_are_asked_over_the_exchange_and_then_make_a_table(tmp_path: Path) -> None:
@@ -138,9 +138,7 @@ def test_three_hospitals_are_asked_over_the_exchange_and_then_make_a_table(tmp_p
     folders = write("three-hospitals", tmp_path / "study", share=0.2)
     study = tmp_path / "study" / "study.toml"
     original = study.read_text()
-    study.write_text(
-        re.sub(r"(?m)^test = .*$", "", as_draft(original)).replace("[synthesis.settings]\nsteps = 500", "")
-    )
+    study.write_text(re.sub(r"(?m)^test = .*$", "", as_draft(original)))
     for folder in folders:
         toml = as_draft((folder / "silo.toml").read_text())
         toml = toml.replace("[budget]\nepsilon = 1.0\ndelta = 2e-5", "[budget]\nepsilon = 2.1\ndelta = 2e-5")

@@ -1,0 +1,131 @@
+"""DP-KIP, planned: layout and cost of a step, what the next one is asked with, and the set at the end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdd.common.errors import ConfigError
+from dpdd.common.methods.base import RunDescription
+from dpdd.common.methods.dp_kip.descent import descend, free_pixels, labels_of, size_of
+from dpdd.common.methods.dp_kip.settings import GradientSettings, GradientSynthesisSettings
+from dpdd.common.methods.plan import Plan, sums_of
+from dpdd.common.privacy.accounting import Guarantee, calibrate, guarantee
+from dpdd.common.privacy.clipping import Layout, global_segment
+from dpdd.common.privacy.events import NonPrivate
+from dpdd.common.privacy.privatise import noise_distance
+from dpdd.common.privacy.sampling import sampled_event
+from dpdd.common.synthesis.labelled_set import LabelledSet
+from dpdd.common.synthesis.statistics import Statistics
+from dpdd.common.wire.request import ReleaseRequest
+
+GRADIENT, SUPPORT = "gradient", "support"
+"""The released sum, and what later stages are asked with."""
+BATCH = 32
+"""Records at a time, in a silo."""
+MOST_NUMBERS = 1 << 26
+"""What a batch of gradients may have."""
+LEAST_NOISE = 0.25
+"""The least σ of a step. If samples are so rare that δ alone covers them, no noise at all would be (ε, δ)-private."""
+
+
+def layout(settings: GradientSettings, run: RunDescription) -> Layout:
+    """One segment over all records; ConfigError for a support set that is too large to have gradients of."""
+    if BATCH * size_of(settings, run) > MOST_NUMBERS:
+        raise ConfigError(
+            f"a support set of {size_of(settings, run)} pixels is too large; {MOST_NUMBERS // BATCH} is the most"
+        )
+    return Layout((global_segment(GRADIENT, int(free_pixels(settings, run).sum()), len(run.classes)),))
+
+
+def plan(request: ReleaseRequest, settings: GradientSettings) -> Plan:
+    """The cost of one step, and that of all; ConfigError for a request that no silo could answer."""
+    run = RunDescription.of(request)
+    sums = layout(settings, run)
+    _check_input(request, settings, run)
+    released = sums_of(sums)
+    if math.isinf(request.epsilon):
+        return Plan(NonPrivate(), Guarantee(math.inf, request.delta, "none"), 0.0, sums.coordinates, released)
+    sigma, accountant = _noise(request, settings, sums)
+    event, whole = (sampled_event(sigma, settings.rate, steps) for steps in (1, settings.steps))
+    promised, distance = Guarantee(request.epsilon, request.delta, accountant), noise_distance(event, sums)
+    return Plan(event, promised, distance, sums.coordinates, released, whole, settings.steps * distance)
+
+
+def _noise(request: ReleaseRequest, settings: GradientSettings, sums: Layout) -> tuple[float, str]:
+    """σ of a step, in units of the sensitivity, and the accountant; the sampler's distance to ideal noise is off δ."""
+    epsilon, delta, of = request.epsilon, request.delta, (settings.rate, settings.steps)
+
+    def slack(sigma: float) -> float:
+        return (1.0 + math.exp(epsilon)) * settings.steps * noise_distance(sampled_event(sigma, *of), sums)
+
+    sigma = _calibrated(epsilon, delta, *of)
+    if slack(sigma) >= delta:
+        raise ValueError(
+            f"at epsilon {epsilon:g} the distance of so much noise to ideal noise costs {slack(sigma):.2g}, which is "
+            f"more than delta, {delta:g}; ask for fewer steps, a smaller epsilon or a larger delta"
+        )
+    promised = _guaranteed(sigma, delta - slack(sigma), *of)
+    if promised.epsilon > epsilon:  # most often the slack is so little that it is not
+        sigma = _calibrated(epsilon, delta - slack(sigma), *of)
+    return sigma, promised.accountant
+
+
+@lru_cache(maxsize=32)
+def _calibrated(epsilon: float, delta: float, rate: float, steps: int) -> float:
+    """The same for all stages of a run, and costly to find."""
+    found = calibrate(lambda sigma: sampled_event(max(sigma, LEAST_NOISE), rate, steps), epsilon, delta)
+    return max(found, LEAST_NOISE)
+
+
+@lru_cache(maxsize=32)
+def _guaranteed(sigma: float, delta: float, rate: float, steps: int) -> Guarantee:
+    return guarantee(sampled_event(sigma, rate, steps), delta)
+
+
+def _check_input(request: ReleaseRequest, settings: GradientSettings, run: RunDescription) -> None:
+    shape = (settings.support_per_class * len(run.classes), *run.shape)
+    expected = {SUPPORT: shape} if request.stage else {}
+    given = {name: array.shape for name, array in request.stage_input.items()}
+    fine = all(
+        array.dtype == np.float32 and bool(((array >= 0.0) & (array <= 1.0)).all())
+        for array in request.stage_input.values()
+    )
+    if given != expected or not fine:
+        raise ConfigError(f"the request has the stage input {given}, and should have pixels in [0, 1] {expected}")
+
+
+def stage_input(
+    statistics: Sequence[Statistics], settings: GradientSettings, run: RunDescription
+) -> dict[str, NDArray[np.float32]]:
+    """The support set after as many steps as there are statistics."""
+    *_, support = descend((stage.sums[GRADIENT] for stage in statistics), settings, run)
+    return {SUPPORT: support}
+
+
+def synthesise(
+    statistics: Sequence[Statistics],
+    settings: GradientSettings,
+    synthesis: GradientSynthesisSettings,
+    run: RunDescription,
+) -> LabelledSet:
+    """The mean of the last support sets, as images."""
+    total, last = np.zeros(1), min(synthesis.average_last, len(statistics))
+    for step, support in enumerate(descend((stage.sums[GRADIENT] for stage in statistics), settings, run), start=1):
+        if step > len(statistics) - last:
+            total = total + support.astype(np.float64) / last
+    labels = labels_of(settings, run)
+    kept = np.arange(len(labels)) % settings.support_per_class < run.images_per_class
+    return LabelledSet(np.rint(255.0 * total[kept]).astype(np.uint8), labels[kept], run.classes)
+
+
+def working_memory(settings: GradientSettings, run: RunDescription) -> int:
+    """Bytes: gradients of a batch four times over, matrices between the support images, and the set's own."""
+    images = settings.support_per_class * len(run.classes)
+    return 8 * (
+        4 * BATCH * size_of(settings, run) + 6 * BATCH * images**2 + 12 * images**2 + 8 * size_of(settings, run)
+    )
