@@ -161,10 +161,7 @@ class SynthesisSection(Settings):
     Of a table, the first two keys may be called `rows_per_class` and `rows_per_silo`.
     """
 
-    synonyms: ClassVar[Mapping[str, str]] = {
-        "rows_per_class": "images_per_class",
-        "rows_per_silo": "images_per_silo",
-    }
+    synonyms: ClassVar[Mapping[str, str]] = {"rows_per_class": "images_per_class", "rows_per_silo": "images_per_silo"}
 
     images_per_class: Annotated[int, Field(ge=1)] = 50
     images_per_silo: Annotated[int, Field(ge=1)] | None = None

@@ -39,6 +39,7 @@ epsilon = 10.0
 name = "dp-merf"
 [method.settings]
 features = 16
+count_weight = 0.5
 [synthesis]
 images_per_class = 4
 [synthesis.settings]
