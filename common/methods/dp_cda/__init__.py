@@ -1,0 +1,1 @@
+"""DP-CDA: class-wise random mixing (the public half)."""
