@@ -1,11 +1,13 @@
-"""The learners `krr`: kernel ridge regression on a synthetic set, with hard or soft labels, by one of three kernels.
+"""The learners `krr`: kernel ridge regression on a synthetic set, with hard or soft labels, by one of five kernels.
 
 `krr` takes the image embedding of a public backbone, which is what `kip-moments` makes sets for; `krr-features` the
 inner product of the backbone's features as they are, as DP-KIP's ScatterNet kernel does; `krr-ntk` the neural tangent
-kernel of an infinitely wide fully connected network, on pixels in [0, 1]. A set that was made with one kernel and is
-judged by another tells what it is worth beyond its own.
+kernel of an infinitely wide fully connected network, on pixels in [0, 1]; `krr-perceptual` all layers of a ResNet-18
+with random weights, and `krr-entk` the empirical tangent kernel of a LeNet with random weights. A set that was made
+with one kernel and is judged by another tells what it is worth beyond its own.
 
-Nothing in it is random, so there is one classifier, however many `runs` other learners have.
+Nothing in it is random (everybody has the same random networks), so there is one classifier, however many `runs` other
+learners have.
 
 >>> import numpy as np
 >>> images = np.zeros((20, 1, 8, 8), np.uint8)
@@ -23,6 +25,7 @@ from typing import Literal
 import torch
 
 from dpdd.common.methods.dp_kip.kernels import FeatureMap, FullyConnectedNTK, centred, coefficients, linear_weights
+from dpdd.common.methods.dp_kip.random_networks import EmpiricalNTK, LeNet, PerceptualFeatures
 from dpdd.common.models.backbone import Backbone
 from dpdd.common.synthesis.image_embedding import ImageEmbedding
 from dpdd.common.synthesis.labelled_set import LabelledSet
@@ -31,7 +34,7 @@ from dpdd.server.evaluation.base import Classifier
 from dpdd.server.evaluation.learner_settings import LearnerSettings
 from dpdd.server.evaluation.training_data import check_channels, training_data
 
-KernelName = Literal["embedding", "features", "ntk"]
+KernelName = Literal["embedding", "features", "ntk", "perceptual", "entk"]
 """Which kernel."""
 
 SHARPNESS = 10.0
@@ -46,14 +49,13 @@ _AT_ONCE = 500
 def kernel_regression(
     dataset: LabelledSet, kernel: KernelName, settings: LearnerSettings, public: Backbone | None
 ) -> Classifier:
-    """The regression on `dataset`; `public` is needed for all kernels but `ntk`."""
+    """The regression on `dataset`; `public` is needed for `embedding` and `features`."""
     images, labels = training_data(dataset, settings)
     targets, ridge = centred(labels, len(dataset.classes)).double(), settings.krr.ridge
     if kernel == "ntk":
         support, ntk = images.double(), FullyConnectedNTK(settings.krr.depth)
         dual = SHARPNESS * coefficients(ntk(support, support), targets, ridge)
         return lambda seen: (ntk(seen.double(), support) @ dual).to(seen)
-    assert public is not None  # the learner insists on one
     features = _features(kernel, dataset, public)
     with torch.no_grad():
         of_support = torch.cat([features(part) for part in images.split(_AT_ONCE)])
@@ -61,9 +63,15 @@ def kernel_regression(
     return lambda seen: features(seen) @ weights.T
 
 
-def _features(kernel: KernelName, dataset: LabelledSet, public: Backbone) -> FeatureMap:
+def _features(kernel: KernelName, dataset: LabelledSet, public: Backbone | None) -> FeatureMap:
+    channels, height, width = dataset.images.shape[1:]
+    if kernel == "perceptual":
+        return PerceptualFeatures(channels)
+    if kernel == "entk":
+        return EmpiricalNTK(LeNet((channels, height, width))).features
+    assert public is not None  # the learner insists on one
     network = public.network
-    check_channels("synthetic", dataset.images.shape[1], network)
+    check_channels("synthetic", channels, network)
     if kernel == "features":
         return network.features
     embedding = _embedding(dataset, public)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import Field, field_validator
 
@@ -12,6 +12,37 @@ from dpdd.common.config import RenamedKeyWarning, Settings
 from dpdd.common.methods.dp_kip.settings import RIDGE
 
 Labels = Literal["teacher", "soft", "hard"]
+AugmentationKind = Literal["color", "crop", "cutout", "flip", "scale", "rotate"]
+AUGMENTATION_KINDS: tuple[AugmentationKind, ...] = get_args(AugmentationKind)
+
+
+class ConvNetDDSettings(Settings):
+    """The literature's protocol: `runs` ConvNets from scratch on hard labels, DSA augmentation, long training.
+
+    `depth` blocks of convolution; 0, as many as the literature has for images of this size: 3 up to 63 pixels, one
+    more for every doubling. Every batch is changed in one way out of `augmentation`; mirror images are left out where
+    `evaluation.flips` is false, as for digits. Batches are everything, for a set of up to `batch` images.
+    """
+
+    runs: Annotated[int, Field(ge=1, le=100)] = 3
+    width: Annotated[int, Field(ge=4)] = 128
+    depth: Annotated[int, Field(ge=0, le=6)] = 0
+    steps: Annotated[int, Field(ge=1, le=1_000_000)] = 300
+    batch: Annotated[int, Field(ge=1)] = 256
+    learning_rate: Annotated[float, Field(gt=0.0)] = 3e-3
+    weight_decay: Annotated[float, Field(ge=0.0)] = 5e-4
+    augmentation: tuple[AugmentationKind, ...] = AUGMENTATION_KINDS
+
+    @field_validator("augmentation")
+    @classmethod
+    def _once_each(cls, kinds: tuple[AugmentationKind, ...]) -> tuple[AugmentationKind, ...]:
+        if len(set(kinds)) != len(kinds):
+            raise ValueError("augmentation names a kind twice")
+        return kinds
+
+    def kinds(self, flips: bool) -> tuple[AugmentationKind, ...]:
+        """The kinds of change that batches get, with or without mirror images."""
+        return tuple(kind for kind in self.augmentation if flips or kind != "flip")
 
 
 class ProbeSettings(Settings):
@@ -57,7 +88,8 @@ class KernelRegressionSettings(Settings):
 class LearnerSettings(Settings):
     """How learners train.
 
-    `runs` is how many of each; `width` to `learning_rate` are for the ConvNet. Learners of tables have fixed settings,
+    `runs` is how many of each (0: nobody trains), but for `convnet-dd`, which has settings of its own in `convnet_dd`;
+    `width` to `learning_rate` are for `convnet`. Learners of tables have fixed settings,
     take hard labels, and train on at most `rows` rows: of more, on the same share of every class.
 
     `labels` is the best that they may learn from, and they take the best that the set has: `teacher` (so many
@@ -73,6 +105,7 @@ class LearnerSettings(Settings):
     steps: Annotated[int, Field(ge=1)] = 300
     batch: Annotated[int, Field(ge=1)] = 128
     learning_rate: Annotated[float, Field(gt=0.0)] = 0.003
+    convnet_dd: ConvNetDDSettings = ConvNetDDSettings()
     probe: ProbeSettings = ProbeSettings()
     fine_tune: FineTuneSettings = FineTuneSettings()
     krr: KernelRegressionSettings = KernelRegressionSettings()

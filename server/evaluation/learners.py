@@ -6,7 +6,7 @@ What trains is in a module of its own, which needs torch or scikit-learn and is 
 'linear probe of gray28'
 >>> learner("oracle")  # doctest: +ELLIPSIS
 Traceback (most recent call last):
-dpdd.common.errors.ConfigError: there is no learner 'oracle'; known are convnet, ... for images, ... for tables
+dpdd.common.errors.ConfigError: there is no learner 'oracle'; known are convnet-dd, ... for images, ... for tables
 """
 
 from __future__ import annotations
@@ -27,8 +27,32 @@ if TYPE_CHECKING:
     from dpdd.server.evaluation.kernel_regression import KernelName
 
 
+class ConvNetDDLearner(Learner):
+    """A ConvNet from scratch on hard labels, as the literature of dataset distillation judges sets."""
+
+    name = "convnet-dd"
+    title = "ConvNet, literature's protocol"
+
+    def own(self, settings: LearnerSettings) -> LearnerSettings:
+        """Hard labels, always."""
+        return settings.model_copy(update={"labels": "hard"})
+
+    def train_networks(
+        self,
+        dataset: LabelledSet,
+        settings: LearnerSettings,
+        public: Backbone | None,
+        seed: int,
+        progress: Progress = silent,
+    ) -> list[Classifier]:
+        """As many as `settings.convnet_dd.runs` says, whatever `settings.runs` is."""
+        from dpdd.server.evaluation.convnet_dd import dd_convnets
+
+        return dd_convnets(dataset, settings, seed, progress)
+
+
 class ConvNetLearner(Learner):
-    """A small network that has seen nothing else."""
+    """A small network that has seen nothing else, trained on the best labels there are."""
 
     name = "convnet"
     title = "ConvNet from scratch"
@@ -153,9 +177,26 @@ class TangentRegressionLearner(KernelRegressionLearner):
     kernel: ClassVar[KernelName] = "ntk"
 
 
+class PerceptualRegressionLearner(TangentRegressionLearner):
+    """Kernel ridge regression with all layers of a random ResNet-18."""
+
+    name = "krr-perceptual"
+    title = "kernel regression, random ResNet-18"
+    kernel: ClassVar[KernelName] = "perceptual"
+
+
+class EmpiricalTangentLearner(TangentRegressionLearner):
+    """Kernel ridge regression with the tangent kernel of a random LeNet."""
+
+    name = "krr-entk"
+    title = "kernel regression, e-NTK of LeNet"
+    kernel: ClassVar[KernelName] = "entk"
+
+
 LEARNERS: Mapping[str, Learner] = {
     each.name: each
     for each in (
+        ConvNetDDLearner(),
         ConvNetLearner(),
         ProbeLearner(),
         FineTuneLearner(),
@@ -163,13 +204,15 @@ LEARNERS: Mapping[str, Learner] = {
         KernelRegressionLearner(),
         FeatureRegressionLearner(),
         TangentRegressionLearner(),
+        PerceptualRegressionLearner(),
+        EmpiricalTangentLearner(),
         *TABLE_LEARNERS,
     )
 }
 """By name, in the order in which they train and are shown."""
 
 DEFAULT_LEARNERS: Mapping[DataKind, tuple[str, ...]] = {
-    DataKind.IMAGE: (ConvNetLearner.name,),
+    DataKind.IMAGE: (ConvNetDDLearner.name, ConvNetLearner.name),
     DataKind.TABLE: tuple(each.name for each in TABLE_LEARNERS),
 }
 """Who learns where a scenario does not say it."""

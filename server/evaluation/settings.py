@@ -19,11 +19,25 @@ from dpdd.common.errors import ConfigError
 from dpdd.common.methods.base import DataKind
 from dpdd.common.methods.evaluation.settings import MOST_BINS
 from dpdd.common.privacy.accounting import LARGEST_EPSILON
-from dpdd.server.evaluation.learner_settings import FineTuneSettings, Labels, LearnerSettings, ProbeSettings
+from dpdd.server.evaluation.learner_settings import (
+    ConvNetDDSettings,
+    FineTuneSettings,
+    Labels,
+    LearnerSettings,
+    ProbeSettings,
+)
 from dpdd.server.evaluation.learners import DEFAULT_LEARNERS, LEARNERS, learner, learners_for
 from dpdd.server.evaluation.metrics import DEFAULT_METRICS, metric
 
-__all__ = ["AtSilosSection", "EvaluationSection", "FineTuneSettings", "Labels", "LearnerSettings", "ProbeSettings"]
+__all__ = [
+    "AtSilosSection",
+    "ConvNetDDSettings",
+    "EvaluationSection",
+    "FineTuneSettings",
+    "Labels",
+    "LearnerSettings",
+    "ProbeSettings",
+]
 
 
 SentModelName = Literal["convnet", "teacher", "model", "linear"]
@@ -79,12 +93,13 @@ class AtSilosSection(Settings):
 class EvaluationSection(LearnerSettings):
     """Who learns from the synthetic set, how (`LearnerSettings`), and what is measured on real test data.
 
-    `learners` of images: `convnet`, from scratch (left out, it alone); `probe`, `fine-tune` and `ensemble`, the
-    fine-tuned networks together, from the public `backbone` (left out: the method's own); `krr` and `krr-features`,
-    kernel ridge regression on that backbone, and `krr-ntk`, on pixels. Of tables: twelve classifiers (left out, all of
-    them). `metrics`: left out, `balanced-accuracy` and `macro-roc-auc` beside `accuracy`, which is always measured; of
-    tables, all that there are. `runs = 0` trains nobody. `at_silos` asks the silos for an evaluation on records that
-    nobody else may see.
+    `learners` of images: `convnet-dd`, the literature's protocol on hard labels, and `convnet`, from scratch on the
+    best labels that there are (left out, these two); `probe`, `fine-tune` and `ensemble`, the fine-tuned networks
+    together, from the public `backbone` (left out: the method's own); `krr` and `krr-features`, kernel ridge regression
+    on that backbone, `krr-ntk`, on pixels, and `krr-perceptual` and `krr-entk`, on random networks. Of tables: twelve
+    classifiers (left out, all of them). `metrics`: left out, `balanced-accuracy` and `macro-roc-auc` beside `accuracy`,
+    which is always measured; of tables, all that there are. `runs = 0` trains nobody. `at_silos` asks the silos for an
+    evaluation on records that nobody else may see.
     """
 
     renamed: ClassVar[Mapping[str, str]] = {**LearnerSettings.renamed, "downstream": "learners"}

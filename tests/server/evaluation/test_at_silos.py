@@ -236,7 +236,7 @@ def test_a_learner_that_declared_priors_shift_is_sent_as_it_answers() -> None:
 
     records = np.random.default_rng(1).integers(0, 256, (8, 1, 8, 8), np.uint8)
     product = LabelledSet(records, np.arange(8) % 2, ("cat", "dog"), priors=(0.9, 0.1))
-    section = EvaluationSection(width=4, steps=3, labels="hard")
+    section = EvaluationSection(learners=("convnet",), width=4, steps=3, labels="hard")
     trained = train_learners(product, section, None, seed=1)
     sent = sent_models(product, trained, ["convnet"])["convnet"]
     settings = EvaluationSettings(models=(sent.settings,))

@@ -55,6 +55,7 @@ steps = 2
 batch = 20
 [evaluation]
 runs = 2
+learners = ["convnet"]
 width = 4
 steps = 2
 batch = 8

@@ -16,7 +16,7 @@ from dpdd.server.evaluation.learners import LEARNERS
 from dpdd.server.evaluation.scoring import described, scores, train_learners
 from dpdd.server.evaluation.settings import EvaluationSection, LearnerSettings
 
-KRR = ("krr", "krr-features", "krr-ntk")
+KRR = ("krr", "krr-features", "krr-ntk", "krr-perceptual", "krr-entk")
 SCATTER = backbone.load("scattering-1x12x12")
 
 

@@ -12,17 +12,29 @@ from dpdd.common.errors import ConfigError
 from dpdd.common.methods.base import DataKind
 from dpdd.common.models.backbone import Backbone
 from dpdd.server.evaluation.learners import DEFAULT_LEARNERS, LEARNERS, learner, learners_for
-from tests.server.evaluation.worlds import CONVNET, PROBE, TEST, synthetic, tune
+from tests.server.evaluation.worlds import CONVNET, JUDGE, PROBE, TEST, synthetic, tune
 
 
 def test_who_there_is_and_what_they_need() -> None:
-    names = ("convnet", "probe", "fine-tune", "ensemble", "krr", "krr-features", "krr-ntk")
+    names = (
+        "convnet-dd",
+        "convnet",
+        "probe",
+        "fine-tune",
+        "ensemble",
+        "krr",
+        "krr-features",
+        "krr-ntk",
+        "krr-perceptual",
+        "krr-entk",
+    )
     assert learners_for(DataKind.IMAGE) == names
     assert learners_for(DataKind.TABLE) == DEFAULT_LEARNERS[DataKind.TABLE] and len(LEARNERS) == len(names) + 12
     assert all(each.name == name and learner(name) is each for name, each in LEARNERS.items())
-    assert [name for name in names if not LEARNERS[name].needs_backbone] == ["convnet", "krr-ntk"]
+    assert [name for name in names if not LEARNERS[name].needs_backbone] == ["convnet-dd", "convnet", *names[7:]]
     assert [name for name, each in LEARNERS.items() if each.tunes_backbone] == ["fine-tune", "ensemble"]
-    assert [each.title.format(backbone="tiny") for each in LEARNERS.values()][:7] == [
+    assert [each.title.format(backbone="tiny") for each in LEARNERS.values()][:10] == [
+        "ConvNet, literature's protocol",
         "ConvNet from scratch",
         "linear probe of tiny",
         "fine-tuned tiny",
@@ -30,24 +42,27 @@ def test_who_there_is_and_what_they_need() -> None:
         "kernel regression, embedding of tiny",
         "kernel regression, features of tiny",
         "kernel regression, FC-NTK",
+        "kernel regression, random ResNet-18",
+        "kernel regression, e-NTK of LeNet",
     ]
-    with pytest.raises(ConfigError, match="no learner 'oracle'; known are convnet, probe, fine-tune, ensemble"):
+    with pytest.raises(ConfigError, match="no learner 'oracle'; known are convnet-dd, convnet, probe, fine-tune"):
         learner("oracle")
 
 
 def test_every_learner_trains_classifiers(public: Backbone) -> None:
     quick = {
+        "convnet-dd": CONVNET.model_copy(update={"convnet_dd": JUDGE.model_copy(update={"runs": 3, "steps": 2})}),
         "convnet": CONVNET.model_copy(update={"runs": 2, "steps": 2}),
         "probe": PROBE.model_copy(update={"runs": 2}),
         "fine-tune": tune(runs=2, steps=2),
         "ensemble": tune(runs=2, steps=2),
-        **dict.fromkeys(("krr", "krr-features", "krr-ntk"), CONVNET),
+        **dict.fromkeys(("krr", "krr-features", "krr-ntk", "krr-perceptual", "krr-entk"), CONVNET),
     }
     batch = torch.from_numpy(TEST.images[:5]).float() / 255
     for name in learners_for(DataKind.IMAGE):
         each = LEARNERS[name]
         classifiers = each.train(synthetic(), quick[name], public, seed=0)
-        assert len(classifiers) == (2 if name in ("convnet", "probe", "fine-tune") else 1)
+        assert len(classifiers) == {"convnet-dd": 3, "convnet": 2, "probe": 2, "fine-tune": 2}.get(name, 1)
         assert all(classifier(batch).shape == (5, 3) for classifier in classifiers)
 
 

@@ -20,7 +20,7 @@ from dpdd.server.run.scenario import load_scenario, shipped
 
 def test_defaults() -> None:
     section = EvaluationSection()
-    assert (section.learners_of(DataKind.IMAGE), section.labels) == (("convnet",), "teacher")
+    assert (section.learners_of(DataKind.IMAGE), section.labels) == (("convnet-dd", "convnet"), "teacher")
     assert section.metrics_of(DataKind.IMAGE) == ("accuracy", "balanced-accuracy", "macro-roc-auc")
     assert section.learners_of(DataKind.TABLE) == tuple(each.name for each in TABLE_LEARNERS)
     assert section.metrics_of(DataKind.TABLE) == tuple(METRICS)
@@ -34,14 +34,19 @@ def test_a_learner_takes_one_kind_of_records() -> None:
         assert (section.learners_of(kind), section.metrics_of(kind)) == (names, ("f1",))
     with pytest.raises(ConfigError, match=r"probe learns from images.* a table; for a table there are logistic-regr.*"):
         EvaluationSection(learners=("probe",)).check_kind(DataKind.TABLE)
-    with pytest.raises(ConfigError, match=r"mlp learns from a table.* images; for images there are convnet, probe"):
+    with pytest.raises(
+        ConfigError, match=r"mlp learns from a table.* images; for images there are convnet-dd, convnet"
+    ):
         EvaluationSection(learners=("convnet", "mlp")).check_kind(DataKind.IMAGE)
 
 
 @pytest.mark.parametrize(
     ("values", "complaint"),
     [
-        ({"learners": ["convnet", "resnet"]}, "no learner 'resnet'; known are convnet, probe, fine-tune, ensemble"),
+        (
+            {"learners": ["convnet", "resnet"]},
+            "no learner 'resnet'; known are convnet-dd, convnet, probe",
+        ),
         ({"learners": ["teacher"]}, "no learner 'teacher'"),
         ({"metrics": ["accuracy", "f2"]}, "no metric 'f2'; known are accuracy, balanced-accuracy, macro-roc-auc"),
         ({"labels": "firm"}, "'teacher', 'soft' or 'hard'"),
@@ -77,7 +82,7 @@ name = "dp-merf"
 
 def test_a_scenario_names_the_key_and_the_known_learners(tmp_path: Path) -> None:
     (tmp_path / "asks.toml").write_text(SCENARIO + 'learners = ["oracle"]')
-    with pytest.raises(ConfigError, match=r"evaluation\.learners: there is no learner 'oracle'; known are convnet, "):
+    with pytest.raises(ConfigError, match=r"evaluation\.learners: there is no learner 'oracle'; known are convnet-dd"):
         load_scenario(str(tmp_path / "asks.toml"))
     (tmp_path / "asks.toml").write_text(SCENARIO + 'learners = ["mlp"]')
     with pytest.raises(ConfigError, match=r"asks\.toml: evaluation\.learners: mlp learns from a table"):
@@ -108,5 +113,6 @@ def test_shipped_scenarios_have_the_new_keys() -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("error", r".*evaluation\.")
         sections = {name: load_scenario(name).evaluation for name in shipped()}
-    assert sections["cifar10-5-silos"].learners == ("convnet", "probe")
+    assert sections["cifar10-5-silos"].learners == ("convnet-dd", "convnet", "probe")
     assert sections["quickstart"].augmentations == 5000
+    assert (sections["quickstart"].convnet_dd.width, sections["dosser-fashion"].convnet_dd.width) == (32, 128)

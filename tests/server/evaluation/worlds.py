@@ -15,7 +15,7 @@ from dpdd.common.models.feature_network import FeatureNetwork
 from dpdd.common.synthesis.image_embedding import ImageEmbedding
 from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.common.synthesis.teacher import Teacher
-from dpdd.server.evaluation.settings import EvaluationSection, FineTuneSettings, ProbeSettings
+from dpdd.server.evaluation.settings import ConvNetDDSettings, EvaluationSection, FineTuneSettings, ProbeSettings
 
 CLASSES = ("top", "bottom", "middle")
 
@@ -77,8 +77,11 @@ def tiny_teacher(public: Backbone, folder: Path, turn: int) -> Teacher:
     return Teacher(20 * weights.float().numpy(), str(folder / "tiny"), public.card.sha256, embedding)
 
 
+JUDGE = ConvNetDDSettings(runs=1, width=8, steps=60, learning_rate=0.01)
 PROBE = EvaluationSection(probe=ProbeSettings(copies=2))
-CONVNET = EvaluationSection(runs=1, width=8, steps=60, batch=32, learning_rate=0.01)
+CONVNET = EvaluationSection(
+    learners=("convnet",), runs=1, width=8, steps=60, batch=32, learning_rate=0.01, convnet_dd=JUDGE
+)
 
 
 def tune(runs: int = 1, **changes: float) -> EvaluationSection:
