@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from dpdd.client import holdout, local_synthesis
 from dpdd.client.config import SiloSettings
 from dpdd.client.mechanisms.base import mechanism
+from dpdd.client.records import Records
 from dpdd.client.records import load as load_records
 from dpdd.common.cli import software
 from dpdd.common.errors import IntegrityError
@@ -87,15 +88,32 @@ def _fits(array: NDArray, planned: ArrayType) -> bool:
     return array.dtype == planned.dtype and array.shape == shape
 
 
-def make(assignment: Assignment, progress: Progress) -> Release:
-    """Read the records, run the mechanism, and where a finished set was asked for make it of what that gave."""
-    request, entropy = assignment.request, assignment.entropy()
-    settings = settings_of(request)
+def stays(request: ReleaseRequest) -> bool:
+    """Whether a request is one of many rounds, for which one worker may stay, and open the records once."""
+    asked = query(request.method)
+    return asked.rounds and request.kind is Kind.STATISTICS and asked.stages(settings_of(request)) > 1
+
+
+def opened_records(assignment: Assignment, progress: Progress) -> Records:
+    """The records that an answer is made of."""
     progress("reading", 0, 1)
     records = load_records(assignment.settings.data, assignment.folder)
-    if assignment.holdout_key is not None:  # an evaluation reads the holdout, everything else the rest
-        share, evaluation = assignment.settings.evaluation.holdout, request.kind is Kind.EVALUATION
-        records = holdout.readable(records, share, assignment.holdout_key, evaluation=evaluation, progress=progress)
+    if assignment.holdout_key is None:
+        return records
+    share = assignment.settings.evaluation.holdout  # an evaluation reads the holdout, everything else the rest
+    evaluation = assignment.request.kind is Kind.EVALUATION
+    return holdout.readable(records, share, assignment.holdout_key, evaluation=evaluation, progress=progress)
+
+
+def make(assignment: Assignment, progress: Progress, records: Records | None = None) -> Release:
+    """Read the records, run the mechanism, and where a finished set was asked for make it of what that gave.
+
+    `records` are those of the assignment, where they are open already.
+    """
+    request, entropy = assignment.request, assignment.entropy()
+    settings = settings_of(request)
+    if records is None:
+        records = opened_records(assignment, progress)
     if request.kind is Kind.DISTILLED_SET:
         made_by = method(request.method)
         answered = local_synthesis.run_stages(records, request, made_by, settings, entropy, progress)

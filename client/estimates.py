@@ -24,6 +24,8 @@ TABLE_READER, TABLE_COLUMN = 192 << 20, 4 << 20
 """Bytes of pyarrow's pool while a block of a table is parsed, and what a column of it takes as cells and as codes."""
 MEASURED = (2 * BATCH, 8 * BATCH)
 """Made-up records that a mechanism is tried on: the difference says what a record takes."""
+REQUEST_COPIES = 3
+"""Of a request, in a worker: its bytes, the message that they were parsed to, and its arrays."""
 _ROW_BYTES = 8 * 8
 _SUM_BYTES = 7 * 8
 _BLOCKS = 3
@@ -52,7 +54,7 @@ def memory_bound(request: ReleaseRequest, settings: Settings, plan: Plan) -> int
     own = chosen.working_memory(settings, run, request.stage)
     if request.table is not None:
         own += TABLE_READER + TABLE_COLUMN * len(request.table.columns)
-    return INTERPRETER + 3 * len(request.encode()) + reading + rows + squares + sums + own
+    return INTERPRETER + REQUEST_COPIES * len(request.encode()) + reading + rows + squares + sums + own
 
 
 @dataclass(frozen=True)

@@ -44,10 +44,12 @@ def run_stages(
 ) -> list[tuple[ReleaseRequest, Privatised]]:
     """What each stage would ask, and its answer, one after the other: its input comes from the answers before it."""
     answered: list[tuple[ReleaseRequest, Privatised]] = []
+    statistics: list[Statistics] = []
     for stage in range(method.stages(settings)):
         stage_input: Mapping[str, NDArray] = {}
         if stage:
-            stage_input = method.stage_input(_statistics(answered), settings, RunDescription.of(request))
+            statistics += _statistics(answered[-1:])
+            stage_input = method.stage_input(statistics, settings, RunDescription.of(request))
         asked = replace(request, stage=stage, stage_input=stage_input)
         plan = method.plan(asked, settings)
         answered.append((asked, mechanism(method).run(records, asked, settings, plan, entropy, progress)))

@@ -26,7 +26,7 @@ from dpdd.client.answering import Assignment, make
 from dpdd.client.config import SiloSettings, load_settings
 from dpdd.client.coordinator_memory import CoordinatorMemory
 from dpdd.client.durable import exclusive, write_new
-from dpdd.client.estimates import memory_bound
+from dpdd.client.estimates import REQUEST_COPIES, memory_bound
 from dpdd.client.keys import create_key, load_key, public_bytes
 from dpdd.client.ledger.hash_chain import Entry
 from dpdd.client.ledger.ledger import Ledger, OverBudget
@@ -34,13 +34,14 @@ from dpdd.client.ledger.lookup import NotCovered
 from dpdd.client.outbox import Outbox
 from dpdd.client.policy import Refused
 from dpdd.client.worker.deaths import Deaths
-from dpdd.client.worker.worker import STOPPED, Planned, PlanTooLong, Worker, WorkerEnded, limits_of, planning_limits_of
+from dpdd.client.worker.endings import STOPPED, WorkerEnded
+from dpdd.client.worker.worker import Planned, PlanTooLong, Worker, limits_of, planning_limits_of
 from dpdd.common.config import Settings, one_line
 from dpdd.common.errors import ConfigError, IntegrityError, LedgerError, WireError
 from dpdd.common.files.private_keys import new_passphrase, refuse_unencrypted
 from dpdd.common.methods.plan import Plan
 from dpdd.common.methods.registry import query
-from dpdd.common.methods.request_plan import planned, settings_of
+from dpdd.common.methods.request_plan import is_round, planned, settings_of
 from dpdd.common.progress import Progress, silent
 from dpdd.common.wire.answer import Answer, Reason, Refusal, Shortfall, SignedReleaseBytes
 from dpdd.common.wire.payment import Payment
@@ -170,6 +171,11 @@ class Silo:
 
     def _planned(self, request: ReleaseRequest, settings: Settings) -> Planned:
         """The plan, by the worker where there is one: then it takes no longer than the silo gives it."""
+        if is_round(request):
+            first = request.first_stage()
+            query(request.method).check_round(request, settings)
+            known, more = self._planned(first, settings), len(request.encode()) - len(first.encode())
+            return Planned(known.plan, known.memory + REQUEST_COPIES * more if known.memory else 0)
         if self._worker is None:
             plan = planned(request, settings)
             bounded = self.settings.policy.most_memory is not None

@@ -31,8 +31,8 @@ class Console:
         self._started = self._shown = self._share = 0.0
         self._first = 0
 
-    def __call__(self, what: str, done: int, of: int) -> None:
-        """Show that `done` of `of` steps of `what` are done."""
+    def __call__(self, what: str, done: int, of: int, where: str = "") -> None:
+        """Show that `done` of `of` steps of `what` are done; `where` says it in other words."""
         if self._quiet:
             return
         now, share = self._clock(), done / of if of else 1.0
@@ -46,10 +46,10 @@ class Console:
                 print(f"  {what} ...", file=sys.stderr, flush=True)
         if self._terminal and (now - self._shown > 0.1 or done >= of):
             bar = "█" * int(24 * share) + "░" * (24 - int(24 * share))
-            line = f"\r\x1b[K  {what:<34} {bar} {share:4.0%}{self._left(now, done, of)}"
+            line = f"\r\x1b[K  {where or what:<34} {bar} {share:4.0%}{self._left(now, done, of)}"
             print(line, end="", file=sys.stderr, flush=True)
         elif not self._terminal and self._is_news(now, share):
-            print(f"  {what}: {share:.0%}{self._left(now, done, of)}", file=sys.stderr, flush=True)
+            print(f"  {where or what}: {share:.0%}{self._left(now, done, of)}", file=sys.stderr, flush=True)
         else:
             return
         self._shown, self._share = now, share

@@ -27,8 +27,10 @@ from dpdd.common.privacy.counting import BLOCK, CountedSum, OneHot
 from dpdd.common.privacy.entropy import Entropy
 from dpdd.common.privacy.events import Gaussian, NonPrivate
 from dpdd.common.privacy.privatise import Privatised, privatise
+from dpdd.common.privacy.sampling import SampledSum
 from dpdd.common.progress import Progress
 from dpdd.common.randomness import uniforms
+from dpdd.common.wire.quantise import quantise
 from dpdd.common.wire.request import ReleaseRequest
 
 S = TypeVar("S", bound=Settings)
@@ -107,6 +109,31 @@ def privatised_sum(
     progress("adding noise", 0, 1)
     assert isinstance(plan.event, Gaussian | NonPrivate)
     return privatise(total, plan.event, entropy)
+
+
+def add_sample(total: SampledSum, records: Records, contributions: Contributions, batch: int) -> None:
+    """Add every member of the sample, in batches of one shape: nobody's contribution depends on who else is in."""
+    members = total.members
+    for start in range(0, len(members), batch):
+        part = members[start : start + batch]
+        labels = records.labels[part]
+        rows, _ = contributions(*padded(records.read(part), labels, batch))
+        total.add_members(part, rows[: len(part)], labels)
+
+
+def stacked(
+    arrays: Mapping[str, NDArray], sums: str, counts: str, pieces: int, *, short: bool
+) -> Mapping[str, NDArray]:
+    """The `numbered` pieces of one release: their sums one below the other, in 16 bits if `short`, and their counts
+    added up and divided by √pieces, so that the noise in them is that of one piece. After the noise: post-processing.
+    """
+    numbers = range(pieces)
+    total = np.sum([arrays[f"{number} {counts}"] for number in numbers], axis=0)
+    together = {
+        sums: np.concatenate([arrays[f"{number} {sums}"] for number in numbers]),
+        counts: np.rint(total / math.sqrt(pieces)).astype(np.int64),
+    }
+    return quantise(together, sums) if short else together
 
 
 OneHotContributions = Callable[

@@ -15,7 +15,6 @@ sampling rate. Private: everything else: who was sampled, how many, counts.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -26,8 +25,9 @@ from dpdd.client.mechanisms.base import (
     Contribution,
     Contributions,
     Mechanism,
+    add_sample,
     independent_of_batch_position,
-    padded,
+    stacked,
 )
 from dpdd.client.records.records import Records
 from dpdd.common.methods.base import RunDescription
@@ -47,7 +47,6 @@ from dpdd.common.privacy.events import Gaussian, NonPrivate, PoissonGaussian
 from dpdd.common.privacy.privatise import Privatised, combine, numbered, privatise
 from dpdd.common.privacy.sampling import SampledSum, sampled_event
 from dpdd.common.progress import Progress
-from dpdd.common.wire.quantise import quantise
 from dpdd.common.wire.request import ReleaseRequest
 
 
@@ -81,11 +80,13 @@ class MatchingMechanism(Mechanism[MethodSettings]):
                     BATCH if independent_of_batch_position(contributions, (BATCH, *request.shape), classes) else 1
                 )
             total = SampledSum(sums, settings.rate, len(records), entropy)
-            _add(total, records, contributions, batches[kind])
+            add_sample(total, records, contributions, batches[kind])
             piece = privatise(total, event, entropy)
             pieces.append(numbered(piece, number))
             progress("summing draws", number + 1, settings.draws)
-        return combine(*pieces).post_process(lambda arrays: _stacked(arrays, settings))
+        return combine(*pieces).post_process(
+            lambda arrays: stacked(arrays, SIGNAL, COUNT, settings.draws, short=settings.encoding == "short")
+        )
 
 
 def _contributions(draw: Draw, settings: MethodSettings) -> Contributions:
@@ -101,27 +102,6 @@ def _contributions(draw: Draw, settings: MethodSettings) -> Contributions:
         return rows, {}
 
     return contributions
-
-
-def _add(total: SampledSum, records: Records, contributions: Contributions, batch: int) -> None:
-    """Add every member of the sample, in batches of one shape: nobody's contribution depends on who else is in."""
-    members = total.members
-    for start in range(0, len(members), batch):
-        part = members[start : start + batch]
-        labels = records.labels[part]
-        rows, _ = contributions(*padded(records.read(part), labels, batch))
-        total.add_members(part, rows[: len(part)], labels)
-
-
-def _stacked(arrays: Mapping[str, NDArray], settings: MethodSettings) -> Mapping[str, NDArray]:
-    """All draws in one array; their counts added up (`specification.count_weight` says what that is worth)."""
-    draws = range(settings.draws)
-    counts = np.sum([arrays[f"{number} {COUNT}"] for number in draws], axis=0)
-    stacked = {
-        SIGNAL: np.concatenate([arrays[f"{number} {SIGNAL}"] for number in draws]),
-        COUNT: np.rint(counts / math.sqrt(settings.draws)).astype(np.int64),
-    }
-    return quantise(stacked, SIGNAL) if settings.encoding == "short" else stacked
 
 
 MECHANISM = MatchingMechanism()

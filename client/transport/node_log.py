@@ -14,7 +14,7 @@ import traceback
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
-from dpdd.client.worker.worker import WorkerEnded
+from dpdd.client.worker.endings import WorkerEnded
 from dpdd.common.config import one_line
 from dpdd.common.errors import sayable
 

@@ -15,12 +15,13 @@ import struct
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dpdd.client.answering import Assignment, make
+from dpdd.client.answering import Assignment, make, opened_records
 from dpdd.client.config import SiloSettings
 from dpdd.client.estimates import memory_bound
 from dpdd.client.mechanisms.base import mechanism
@@ -42,6 +43,8 @@ from dpdd.common.wire.request import Kind as RequestKind
 from dpdd.common.wire.request import decode_request
 from dpdd.v1 import release_pb2
 
+STAY_SECONDS = 120.0
+"""So long a worker stays for the next round, with the records open."""
 PROGRESS_SECONDS = 0.05
 """So often, at most, the node hears how far a phase is."""
 _LENGTH = struct.Struct("!I")
@@ -134,25 +137,39 @@ def message_of(job: str, header: Mapping[str, Any], request: bytes) -> bytes:
 
 
 def serve_job(channel: socket.socket, jobs: Mapping[str, Job] = JOBS) -> None:
-    """Read the one job, do it, and send what came of it."""
-    payload = next(_received(channel))
-    (length,) = _LENGTH.unpack_from(payload)
-    header = json.loads(payload[_LENGTH.size : _LENGTH.size + length])
-    request = payload[_LENGTH.size + length :]
-    del payload
-    try:
-        result = jobs[header["job"]](header, request, _reporter(channel))
-    except BaseException as error:
-        channel.sendall(frame(Kind.ERROR, json.dumps(_described(error)).encode()))
-    else:
+    """Read the one job, do it, and send what came of it; or one answer after the other, of a worker that stays.
+
+    Then the records are opened for the first, and are all that is kept for the others.
+    """
+    records: Records | None = None
+    for payload in _received(channel):
+        (length,) = _LENGTH.unpack_from(payload)
+        header = json.loads(payload[_LENGTH.size : _LENGTH.size + length])
+        request, stays, progress = payload[_LENGTH.size + length :], "stays" in header, _reporter(channel)
+        try:
+            if stays:
+                assignment = assignment_from_json(header, request)
+                records = opened_records(assignment, progress) if records is None else records
+                result = make(assignment, progress, records).encode()
+            else:
+                result = jobs[header["job"]](header, request, progress)
+        except BaseException as error:
+            channel.sendall(frame(Kind.ERROR, json.dumps(_described(error)).encode()))
+            return
         channel.sendall(frame(Kind.RESULT, result))
+        if not stays:
+            return
 
 
 def _received(channel: socket.socket) -> Iterator[bytes]:
+    """The jobs; no further one when none comes for a while."""
     reader = Reader()
-    while data := channel.recv(_BLOCK):
-        for _, payload in reader.feed(data):
-            yield payload
+    with suppress(TimeoutError):
+        while data := channel.recv(_BLOCK):
+            for _, payload in reader.feed(data):
+                channel.settimeout(None)
+                yield payload
+                channel.settimeout(STAY_SECONDS)
 
 
 def _reporter(channel: socket.socket) -> Progress:

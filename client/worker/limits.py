@@ -38,13 +38,16 @@ class Limits:
     cpu_seconds: int | None = None
     disk: int | None = None
 
-    def apply(self) -> None:
-        """Limit this process, and all that it starts, for good."""
+    def apply(self, *, stays: bool = False) -> None:
+        """Limit this process, and all that it starts, for good.
+
+        The CPU time of one that `stays` for several jobs is watched from outside, as each of them has that much.
+        """
         _limit(resource.RLIMIT_DATA, self.memory + _STACKS * (os.cpu_count() or 1))
         _limit(resource.RLIMIT_CORE, 0)  # a core would be a copy of the records
         if self.disk is not None:
             _limit(resource.RLIMIT_FSIZE, self.disk)
-        if self.cpu_seconds is not None:
+        if self.cpu_seconds is not None and not stays:
             _limit(resource.RLIMIT_CPU, self.cpu_seconds, grace=1)  # SIGXCPU says why, and SIGKILL follows
 
 
@@ -77,6 +80,15 @@ def own_bytes(pid: int) -> int:
     except OSError:
         return 0
     return 1024 * sum(map(int, _PAGES.findall(status)))
+
+
+def cpu_seconds_of(pid: int) -> float:
+    """What all threads of the process have taken so far; 0 once it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def die_with(parent: int) -> None:

@@ -1,7 +1,8 @@
 """The supervisor: forks a worker for each job, watches it, kills it at its limits, and says how it ended.
 
-It runs one job at a time, and never reads what a job says. When the node that started it ends, however it does, the
-socket between them closes: the supervisor ends, and the kernel kills the worker with it.
+It runs one job at a time, and never reads what a job says. A worker may stay for the next round of a run: the node says
+`AGAIN` then, and the limits of time count anew. When the node that started it ends, however it does, the socket between
+them closes: the supervisor ends, and the kernel kills the worker with it.
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 
-from dpdd.client.worker.limits import Limits, die_with, own_bytes
+from dpdd.client.worker.limits import Limits, cpu_seconds_of, die_with, own_bytes
 
 WATCH_SECONDS = 0.05
 MOST_MESSAGE = 1 << 12
+AGAIN = b"again"
+"""From the node: the worker that stayed has another job."""
 
 Serve = Callable[[socket.socket], None]
-"""What a worker does: one job, from the channel and into it."""
+"""What a worker does: one job, or all that it stays for, from the channel and into it."""
 
 
 class End(StrEnum):
@@ -55,27 +58,37 @@ def main(serve_job: Serve | None = None) -> None:
 def supervise(control: socket.socket, serve_job: Serve) -> None:
     """Fork a worker whenever the node sends limits, and tell it how each ended."""
     while message := control.recv(MOST_MESSAGE):
-        limits = Limits(**json.loads(message))
+        if message == AGAIN:  # to a worker that had just ended, which the node hears
+            continue
+        values = json.loads(message)
+        stays = bool(values.pop("stays"))
+        limits = Limits(**values)
         near, far = socket.socketpair()
         supervisor = os.getpid()
         if (worker := os.fork()) == 0:
-            _work(supervisor, control, near, far, limits, serve_job)
+            _work(supervisor, control, near, far, limits, stays, serve_job)
         near.close()
         socket.send_fds(control, [b"started"], [far.fileno()])
         far.close()
-        ended = _watch(worker, limits, control)
+        ended = _watch(worker, limits, stays, control)
         if ended is None:
             return
         control.sendall(json.dumps(ended).encode())
 
 
-def request_of(limits: Limits) -> bytes:
-    """The message that has a worker started."""
-    return json.dumps(asdict(limits)).encode()
+def request_of(limits: Limits, *, stays: bool = False) -> bytes:
+    """The message that has a worker started, for one job or for several."""
+    return json.dumps({**asdict(limits), "stays": stays}).encode()
 
 
 def _work(
-    supervisor: int, control: socket.socket, near: socket.socket, far: socket.socket, limits: Limits, serve_job: Serve
+    supervisor: int,
+    control: socket.socket,
+    near: socket.socket,
+    far: socket.socket,
+    limits: Limits,
+    stays: bool,
+    serve_job: Serve,
 ) -> None:
     """In the worker, which never returns: nothing is open but its channel, and nothing is printed."""
     code = 1
@@ -89,25 +102,29 @@ def _work(
             os.dup2(null, standard)
         with suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("500")  # no node dies for its worker
-        limits.apply()
+        limits.apply(stays=stays)
         serve_job(near)
         code = 0
     finally:
         os._exit(code)
 
 
-def _watch(worker: int, limits: Limits, control: socket.socket) -> dict[str, object] | None:
+def _watch(worker: int, limits: Limits, stays: bool, control: socket.socket) -> dict[str, object] | None:
     """Wait for its end, and bring it about at a limit; None when the node is gone."""
-    ends, reason, peak = time.monotonic() + limits.seconds, None, 0
+    ends, reason, peak, spent = time.monotonic() + limits.seconds, None, 0, 0.0
     handle = os.pidfd_open(worker)
     sources: list[int] = [handle, control.fileno()]
     try:
-        while not (ready := select.select(sources, [], [], WATCH_SECONDS)[0]):
+        while handle not in (ready := select.select(sources, [], [], WATCH_SECONDS)[0]):
+            if ready:
+                if not stays or control.recv(MOST_MESSAGE) != AGAIN:
+                    break
+                ends, spent = time.monotonic() + limits.seconds, cpu_seconds_of(worker)
+                continue
             peak = max(peak, own_bytes(worker))
-            if reason is None and (peak > limits.memory or time.monotonic() > ends):
-                reason = End.MEMORY if peak > limits.memory else End.TIME
+            if reason is None and (reason := _limit_met(worker, limits, stays, peak, spent, ends)) is not None:
                 _kill(worker)
-        if handle not in ready:  # the node says nothing while a worker works: it is gone
+        if handle not in ready:  # else the node says nothing while a worker works: it is gone
             _kill(worker)
         status, usage = os.wait4(worker, 0)[1:]
     finally:
@@ -122,6 +139,15 @@ def _watch(worker: int, limits: Limits, control: socket.socket) -> dict[str, obj
         if reason is End.KILLED and limits.cpu_seconds is not None and cpu >= limits.cpu_seconds:
             reason = End.CPU
     return {"end": reason, "code": code, "cpu": cpu, "peak": 1024 * usage.ru_maxrss, "own": peak}
+
+
+def _limit_met(worker: int, limits: Limits, stays: bool, peak: int, spent: float, ends: float) -> End | None:
+    """The limit that a job has come to: of what its worker had `spent` before is not spoken."""
+    if peak > limits.memory:
+        return End.MEMORY
+    if stays and limits.cpu_seconds is not None and cpu_seconds_of(worker) - spent > limits.cpu_seconds:
+        return End.CPU
+    return End.TIME if time.monotonic() > ends else None
 
 
 def _end(code: int) -> End:

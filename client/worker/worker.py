@@ -15,29 +15,27 @@ import subprocess
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from dpdd.client.answering import Assignment
+from dpdd.client.answering import Assignment, stays
 from dpdd.client.config import SiloSettings
 from dpdd.client.estimates import MEASURED, Measured
 from dpdd.client.worker import jobs
+from dpdd.client.worker.endings import STOPPED, UNREADABLE, WorkerEnded, error_of, no_message, sentence
 from dpdd.client.worker.frames import BrokenFrames, Kind, Reader
 from dpdd.client.worker.limits import Limits, default_memory
 from dpdd.client.worker.plan_json import plan_from_json, plan_to_json
-from dpdd.client.worker.supervisor import MOST_MESSAGE, End, request_of
-from dpdd.common import errors
+from dpdd.client.worker.supervisor import AGAIN, MOST_MESSAGE, End, request_of
 from dpdd.common.config import one_line
-from dpdd.common.errors import ConfigError, DpddError, IntegrityError, WireError
+from dpdd.common.errors import ConfigError, IntegrityError, WireError
 from dpdd.common.methods.plan import ENVELOPE, Plan
 from dpdd.common.progress import Progress, silent
 from dpdd.common.wire.release import Release, decode_release
 from dpdd.common.wire.request import ReleaseRequest
 
-STOPPED = "stopped"
-"""How a worker ends that the node itself ended."""
 PROGRAM = (sys.executable, "-m", "dpdd.client.worker")
 MOST_PLANS = 16
 STARTING = 300.0
@@ -46,17 +44,7 @@ ENDING = 2.0
 _ENVIRONMENT = ("HOME", "LANG", "LD_LIBRARY_PATH", "PATH", "TMPDIR", "TZ", "VIRTUAL_ENV")
 _PREFIXES = ("CUDA", "GOMP_", "KMP_", "LC_", "MKL_", "OMP_", "OPENBLAS_", "PYTHON", "TORCH")
 _BLOCK = 1 << 20
-UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
-"""What comes of reading values that a worker sent as JSON, where they are not what it should send."""
-
-
-class WorkerEnded(DpddError):
-    """A worker ended without an answer: `end` is the limit that it met, or what else befell it."""
-
-    def __init__(self, message: str, end: str, where: str = "") -> None:
-        super().__init__(message)
-        self.end = end
-        self.where = where
+_GONE = {"end": "gone", "code": 0}
 
 
 class PlanTooLong(Exception):
@@ -79,6 +67,14 @@ class Usage:
     peak: int
 
 
+@dataclass(frozen=True)
+class _Staying:
+    """A worker that stays for the next round: whose records it has open, and the channel to it."""
+
+    key: str
+    channel: socket.socket
+
+
 class Worker:
     """Starts a supervisor when it is first needed, and again when one ended. One job at a time."""
 
@@ -87,6 +83,7 @@ class Worker:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
+        self._staying: _Staying | None = None
         self._closing = False
         self._plans: OrderedDict[str, Planned | str | None] = OrderedDict()
         self.last: Usage | None = None
@@ -121,7 +118,7 @@ class Worker:
             return self._control
         self._close()
         if self._closing:
-            raise WorkerEnded(_sentence(STOPPED, None, 0), STOPPED)
+            raise WorkerEnded(sentence(STOPPED, None, 0), STOPPED)
         if sys.platform != "linux":
             raise ConfigError("a worker needs Linux; `isolation = false` in [worker] does without it")
         near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -141,6 +138,9 @@ class Worker:
         )
 
     def _close(self) -> None:
+        if self._staying is not None:
+            self._staying.channel.close()
+            self._staying = None
         if self._control is not None:
             self._control.close()
             self._control = None
@@ -157,7 +157,10 @@ class Worker:
         header, request = jobs.assignment_to_json(assignment), assignment.request.encode()
         try:
             most = assignment.plan.bytes + ENVELOPE
-            return decode_release(self.run("answer", header, request, limits, progress, most))
+            if not stays(assignment.request):
+                return decode_release(self.run("answer", header, request, limits, progress, most))
+            key = _key_of(header, assignment)
+            return decode_release(self._run_staying(key, header, request, limits, progress, most))
         except WireError:
             raise IntegrityError("the worker sent something that is no release; nothing was released") from None
 
@@ -196,7 +199,7 @@ class Worker:
         except WorkerEnded:
             return None
         except UNREADABLE:
-            raise _no_message() from None
+            raise no_message() from None
 
     def run(
         self,
@@ -209,51 +212,102 @@ class Worker:
     ) -> bytes:
         """What comes of a job, in at most so many bytes; WorkerEnded at a limit, or the error that the worker met."""
         with self._lock:
+            self._dismiss()
             kind, payload, ended = self._converse(jobs.message_of(job, header, request), limits, progress, most)
+        return self._outcome(kind, payload, ended, limits)
+
+    def _run_staying(
+        self, key: str, header: Mapping[str, Any], request: bytes, limits: Limits, progress: Progress, most: int
+    ) -> bytes:
+        """The answer to one of many rounds, by a worker that stays; `key` says whose records it opens."""
+        message = jobs.message_of("answer", {**header, "stays": True}, request)
+        with self._lock:
+            if self._staying is not None and (self._staying.key != key or self._has_spoken(self._staying)):
+                self._dismiss()
+            known = self._staying is not None
+            kind, payload, ended = self._converse(message, limits, progress, most, stays=key)
+            if known and kind is None and ended["end"] == End.DONE:  # it had just gone, as nothing came for a while
+                kind, payload, ended = self._converse(message, limits, progress, most, stays=key)
+        return self._outcome(kind, payload, ended, limits)
+
+    def _outcome(self, kind: Kind | None, payload: bytes, ended: dict[str, Any], limits: Limits) -> bytes:
         if self._closing and ended["end"] == "gone":
             ended["end"] = STOPPED
         if kind is Kind.RESULT and ended["end"] == End.DONE:
             return payload
         if kind is Kind.ERROR:
-            raise _error_of(payload, limits)
-        raise WorkerEnded(_sentence(ended["end"], limits, ended["code"]), ended["end"])
+            raise error_of(payload, limits)
+        raise WorkerEnded(sentence(ended["end"], limits, ended["code"]), ended["end"])
 
     def _converse(
-        self, message: bytes, limits: Limits, progress: Progress, most: int
+        self, message: bytes, limits: Limits, progress: Progress, most: int, stays: str = ""
     ) -> tuple[Kind | None, bytes, dict[str, Any]]:
-        """The last thing that a worker said, and how it ended."""
-        gone = {"end": "gone", "code": 0}
-        finished = False
+        """The last thing that a worker said, and how it ended; of one that stays after a result, that it is done."""
+        finished = remains = False
         control = self._start()
+        channel: socket.socket | None = None
         try:
-            try:
-                control.sendall(request_of(limits))
-                if not select.select([control], [], [], STARTING)[0]:
-                    return None, b"", gone
-                _, handed, _, _ = socket.recv_fds(control, MOST_MESSAGE, 1)
-            except OSError:
-                return None, b"", gone
-            if not handed:
-                return None, b"", gone
-            with socket.socket(fileno=handed[0]) as channel:
-                with suppress(OSError):  # it was killed meanwhile, which the supervisor will say
-                    channel.sendall(message)
-                kind, payload, told = _listen(channel, control, progress, most)
-            finished = bool(told)
+            channel = self._channel(control, limits, stays)
+            if channel is None:
+                return None, b"", dict(_GONE)
+            with suppress(OSError):  # it was killed meanwhile, which the supervisor will say
+                channel.sendall(message)
+            kind, payload, told = _listen(channel, control, progress, most, one=bool(stays))
+            remains = bool(stays) and kind is Kind.RESULT and not told
+            finished = bool(told) or remains
         finally:
+            self._staying = _Staying(stays, channel) if remains and channel is not None else None
+            if channel is not None and not remains:
+                channel.close()
             if not finished:  # interrupted, or out of step: the next job has a supervisor of its own
                 self._close()
+        if remains:
+            return kind, payload, {"end": End.DONE, "code": 0}
         if not told:
-            return None, b"", gone
+            return None, b"", dict(_GONE)
         ended = json.loads(told)
         self.last = Usage(ended["cpu"], ended["peak"])
         return kind, payload, ended
 
+    def _channel(self, control: socket.socket, limits: Limits, stays: str) -> socket.socket | None:
+        """To the worker that stayed, or to a new one; None when the supervisor is gone."""
+        try:
+            if self._staying is not None:
+                control.sendall(AGAIN)
+                return self._staying.channel
+            control.sendall(request_of(limits, stays=bool(stays)))
+            if not select.select([control], [], [], STARTING)[0]:
+                return None
+            _, handed, _, _ = socket.recv_fds(control, MOST_MESSAGE, 1)
+        except OSError:
+            return None
+        return socket.socket(fileno=handed[0]) if handed else None
+
+    def _has_spoken(self, staying: _Staying) -> bool:
+        """Whether there is news of a worker that has nothing to say: it has ended, or speaks out of turn."""
+        return bool(select.select([staying.channel, *([self._control] if self._control else [])], [], [], 0)[0])
+
+    def _dismiss(self) -> None:
+        """End a worker that stays, and with it the records that it has open."""
+        if self._staying is None or self._control is None:
+            return
+        self._staying.channel.close()
+        self._staying = None
+        if not (select.select([self._control], [], [], ENDING)[0] and _heard(self._control)):
+            self._close()
+
+
+def _key_of(header: Mapping[str, Any], assignment: Assignment) -> str:
+    """What two rounds have in common that one worker may answer: the run, and whose records they are."""
+    same = {name: header[name] for name in ("folder", "settings", "holdout_key")}
+    return json.dumps([assignment.request.first_stage().id, same], sort_keys=True)
+
 
 def _listen(
-    channel: socket.socket, control: socket.socket, progress: Progress, most: int
+    channel: socket.socket, control: socket.socket, progress: Progress, most: int, *, one: bool = False
 ) -> tuple[Kind | None, bytes, bytes]:
-    """Hear a worker out. What it says last counts, and that it ended says the supervisor."""
+    """Hear a worker out, or, with `one`, only its next result. What it says last counts, and that it ended says the
+    supervisor."""
     reader, kind, payload, hearing = Reader(most), None, b"", True
     while True:
         ready = select.select([channel, control] if hearing else [control], [], [])[0]
@@ -265,8 +319,10 @@ def _listen(
             for kind, payload in reader.feed(data):
                 if kind is Kind.PROGRESS:
                     _report(payload, progress)
+            if one and kind is Kind.RESULT:
+                return kind, payload, b""
         except (BrokenFrames, *UNREADABLE):
-            raise _no_message() from None
+            raise no_message() from None
 
 
 def _planned(said: bytes) -> Planned | str:
@@ -277,11 +333,7 @@ def _planned(said: bytes) -> Planned | str:
             return one_line(values["malformed"])[:1000]
         return Planned(plan_from_json(values["plan"]), int(values["memory"]))
     except UNREADABLE:
-        raise _no_message() from None
-
-
-def _no_message() -> IntegrityError:
-    return IntegrityError("the worker sent something that is no message; nothing was released")
+        raise no_message() from None
 
 
 def _heard(source: socket.socket) -> bytes:
@@ -299,41 +351,6 @@ def _report(payload: bytes, progress: Progress) -> None:
 def _is_needed(name: str) -> bool:
     """Whether a variable of the environment is for the worker too: no passphrase, no credential, nobody's token."""
     return name in _ENVIRONMENT or name.startswith(_PREFIXES)
-
-
-def _error_of(payload: bytes, limits: Limits) -> DpddError:
-    """What a worker says went wrong, as an error of ours."""
-    try:
-        said = json.loads(payload)
-        name, text, where = str(said["error"]), one_line(said["text"])[:2000], str(said["where"])[:8000]
-    except UNREADABLE:
-        return _no_message()
-    if name in (End.MEMORY, "disk"):
-        return WorkerEnded(_sentence(name, limits, 0), name, where)
-    found = getattr(errors, name, None)
-    if isinstance(found, type) and issubclass(found, DpddError) and found is not DpddError:
-        return found(text)
-    return WorkerEnded(f"the worker failed: {text}", "failed", where)
-
-
-_WORDS: Mapping[str, Callable[[Any, int], str]] = {
-    End.MEMORY: lambda limits, _: f"it took more than {limits.memory} bytes of memory (most_memory in [policy])",
-    "disk": lambda limits, _: f"a temporary file had more than {limits.disk} bytes (most_disk in [policy])",
-    End.CPU: lambda limits, _: f"it took more than {limits.cpu_seconds} CPU seconds (most_cpu_seconds in [policy])",
-    End.TIME: lambda limits, _: f"it took more than {limits.seconds:g} seconds (most_seconds in [worker])",
-    End.KILLED: lambda *_: "somebody killed it, or the system had no memory left",
-    End.SIGNAL: lambda _, code: f"by signal {-code}",
-    STOPPED: lambda *_: "the node stops",
-    End.EXIT: lambda _, code: f"with exit code {code}",
-}
-
-
-def _sentence(end: str, limits: Limits | None, code: int) -> str:
-    how = _WORDS[end](limits, code) if end in _WORDS else "and its supervisor with it"
-    return (
-        f"the worker ended without an answer: {how}; nothing was released, and what was reserved stays so: the same "
-        "request may be tried again at no further cost"
-    )
 
 
 def limits_of(settings: SiloSettings) -> Limits:

@@ -73,6 +73,12 @@ class Release:
         object.__setattr__(found, "planned", event)
         return found
 
+    def bare(self) -> Release:
+        """The same without its arrays, for those who ask what it cost, and hold many."""
+        found = copy.copy(self)
+        object.__setattr__(found, "arrays", {})
+        return found
+
     def encode(self) -> bytes:
         """The release as protobuf bytes."""
         message = release_pb2.Release(

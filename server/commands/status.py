@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from dpdd.server.transport.submitted import SubmittedRun
 
 _INDEX = Path("store", "index.sqlite")
+MOST_STAGES = 8
+"""Of so many stages each has lines of its own."""
 
 
 def status(options: argparse.Namespace) -> None:
@@ -109,17 +113,7 @@ def status(options: argparse.Namespace) -> None:
         )
     for name, rows in runs.items():
         print(f"\n{name}")
-        print(
-            table(
-                ["request", "stage", "silo", "state", "since (UTC)"],
-                [
-                    [row.request_id[:16], str(stage), row.silo, _words(row), row.changed[:19].replace("T", " ")]
-                    for row, stage in rows
-                ],
-            )
-            if rows
-            else "nothing was asked yet"
-        )
+        print(_asked_table(rows) if rows else "nothing was asked yet")
         awaited = sorted({row.silo for row, _ in rows if _awaited(row)} - coordinator.registry.revoked())
         print(f"awaited: {', '.join(awaited)}" if awaited else "nobody is awaited")
 
@@ -173,6 +167,28 @@ def _asked(folder: Path) -> list[tuple[Asked, int]]:
     finally:
         store.close()
     return [(row, stages[row.request_id]) for row in rows]
+
+
+def _asked_table(rows: Sequence[tuple[Asked, int]]) -> str:
+    """A line for each request of a silo; of many rounds, one for those in a row that a silo answered."""
+    header = ["request", "stage", "silo", "state", "since (UTC)"]
+    if len({stage for _, stage in rows}) <= MOST_STAGES:
+        return table(header, [_cells(row, str(stage)) for row, stage in rows])
+    lines = []
+    by_silo = sorted(rows, key=lambda each: (each[0].silo, each[1]))
+    for _, group in groupby(by_silo, key=lambda each: (each[0].silo, _words(each[0]))):
+        members = list(group)
+        (first, low), (last, high) = members[0], members[-1]
+        if low == high:
+            lines.append(_cells(first, str(low)))
+        else:
+            few = "" if len(members) == high - low + 1 else f" ({len(members)} of them)"
+            lines.append(["–", f"{low}-{high}{few}", *_cells(last, "")[2:]])
+    return table(header, lines)
+
+
+def _cells(row: Asked, stage: str) -> list[str]:
+    return [row.request_id[:16], stage, row.silo, _words(row), row.changed[:19].replace("T", " ")]
 
 
 def _awaited(row: Asked) -> bool:

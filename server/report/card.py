@@ -12,12 +12,14 @@ import numpy as np
 
 from dpdd.common.cli import software
 from dpdd.common.errors import IntegrityError
+from dpdd.common.methods.request_plan import published_epsilon
 from dpdd.common.methods.verification import recomputed_guarantee
 from dpdd.common.privacy import events
 from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.common.synthesis.product import Product
 from dpdd.common.synthesis.product_files import TEACHER, file_sha256
 from dpdd.common.wire.release import Release
+from dpdd.common.wire.request import decode_request
 from dpdd.server.report.card_text import markdown
 from dpdd.server.report.comparison import MARGINALS
 from dpdd.server.report.scores import learner_facts, together_facts
@@ -114,6 +116,9 @@ def write_card(
             silo = row["silo"]
             row["release_sha256"] = [store.digest(release.request_id, silo) for release in own[silo]]
             row["public_key"] = roster.key_of(silo).hex()
+    for row in rows:
+        if (published := _published(by_silo(releases)[row["silo"]][0], store)) is not None:
+            row["epsilon_as_published"] = published
     card = {
         "name": scenario.name,
         "summary": scenario.summary,
@@ -140,6 +145,12 @@ def write_card(
     }
     (folder / "card.json").write_text(json.dumps(card, indent=2, ensure_ascii=False) + "\n")
     (folder / "CARD.md").write_text(markdown(card))
+
+
+def _published(release: Release, store: Store) -> float | None:
+    """What the method's paper would say of a silo's noise, where it says something else."""
+    request = store.request(release.request_id)
+    return None if request is None else published_epsilon(decode_request(request))
 
 
 def _records_per_class(product: Product) -> dict[str, Any]:

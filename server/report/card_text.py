@@ -15,6 +15,9 @@ from dpdd.server.report.joining import joining_text
 from dpdd.server.report.product import in_words
 from dpdd.server.report.scores import at_silos_table, facts_table, left_out_lines
 
+MOST_DIGESTS = 8
+"""So many releases of a silo are named in the text."""
+
 
 def markdown(card: Mapping[str, Any]) -> str:
     """The whole of `CARD.md`."""
@@ -89,7 +92,7 @@ def privacy_text(card: Mapping[str, Any]) -> str:
             *budget_cells(row),
             row["accountant"],
             events.describe(events.from_json(row["event"])),
-            " ".join(digest[:16] + "…" for digest in row["release_sha256"]),
+            _digests(row),
         ]
         for row in card["silos"]
     ]
@@ -104,6 +107,7 @@ def privacy_text(card: Mapping[str, Any]) -> str:
         )
     parts = [promise, f"Neighbours: {events.NEIGHBOURS}. {counts}", f"```\n{table(header, cells)}\n```"]
     parts += [_about_evaluation(judged)] if judged else []
+    parts += [published] if (published := _as_published(card)) else []
     if card["silos_without_release"]:
         absent = "\n".join(f"- {silo}: {why}" for silo, why in card["silos_without_release"].items())
         parts.append(f"Silos that did not take part, or not in every stage:\n\n{absent}")
@@ -139,6 +143,14 @@ def licence_text(card: Mapping[str, Any]) -> str:
     return card.get("licence") or "Not stated: ask whoever published this dataset."
 
 
+def _digests(row: Mapping[str, Any]) -> str:
+    """The releases of a row; of very many the first ones."""
+    digests = row["release_sha256"]
+    shown = digests if len(digests) <= MOST_DIGESTS else digests[:2]
+    more = f" and {len(digests) - len(shown)} more, in card.json" if len(shown) < len(digests) else ""
+    return " ".join(digest[:16] + "…" for digest in shown) + more
+
+
 def _with_evaluation(
     header: list[str], cells: list[list[str]], judged: Sequence[Mapping[str, Any]]
 ) -> tuple[list[str], list[list[str]]]:
@@ -150,11 +162,23 @@ def _with_evaluation(
         if silo in rows:
             row = rows[silo]
             event = events.describe(events.from_json(row["event"]))
-            digests = " ".join(digest[:16] + "…" for digest in row["release_sha256"])
+            digests = _digests(row)
             lines.append([silo, "evaluation", *budget_cells(row)[1:], row["accountant"], event, digests])
             both = {"silo": silo, **row["together"]}
             lines.append([silo, "together", *budget_cells(both)[1:], both["accountant"], "", ""])
     return [header[0], "for", *header[1:]], lines
+
+
+def _as_published(card: Mapping[str, Any]) -> str:
+    """What the method's paper would have said of the same noise, where it accounts in another way."""
+    rows = [row for row in card["silos"] if "epsilon_as_published" in row]
+    if not rows:
+        return ""
+    figures = ", ".join(f"ε = {row['epsilon_as_published']:g} for {row['silo']}" for row in rows)
+    return (
+        f"As published: the accounting in the paper of {card['method']} would say of the same noise {figures}.\n"
+        "It is printed for comparison, and promises nothing; the guarantee is the ε in the table."
+    )
 
 
 def _about_evaluation(judged: Sequence[Mapping[str, Any]]) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpdd.common.cli import table
+from dpdd.server.report.rounds import rounds_text
 
 EXPLAINED = (
     "Moved is how far the statistics per record would be elsewhere without the silo: in units of their noise, and\n"
@@ -48,6 +49,8 @@ def joining_text(card: Mapping[str, Any]) -> str:
         )
     if rows := card.get("influence"):
         parts.append(f"```\n{influence_table(rows)}\n```\n\n{EXPLAINED}")
+    if rounds := card.get("rounds"):
+        parts.append(rounds_text(rounds))
     if lost := card.get("lost_in_noise"):
         parts.append(textwrap.fill(lost_in_words(lost), width=110, break_on_hyphens=False))
     return "\n\n".join(parts)

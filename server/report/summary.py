@@ -16,8 +16,10 @@ from dpdd.common.cli import table
 from dpdd.server.report.also import also_lines
 from dpdd.server.report.card_text import budget_cells
 from dpdd.server.report.comparison import MARGINALS, distances_table
+from dpdd.server.report.cross_table import cross_table
 from dpdd.server.report.joining import implausible_lines, influence_table, lost_in_words
 from dpdd.server.report.product import in_words
+from dpdd.server.report.rounds import rounds_text
 from dpdd.server.report.scores import tables
 
 
@@ -28,12 +30,16 @@ def summary(metrics: Mapping[str, Any], folder: Path) -> str:
     if len(metrics.get("influence", ())) > 1:
         lines += [influence_table(metrics["influence"]), ""]
     lines += [f"implausible: {line}" for line in implausible_lines(metrics.get("implausible_releases", ()))]
+    if "rounds" in metrics:
+        lines += [rounds_text(metrics["rounds"]), ""]
     if metrics.get("lost_in_noise"):
         lines.append(lost_in_words(metrics["lost_in_noise"]))
     lines += [line for scores in tables(metrics) for line in (scores, "")]
     if "fidelity" in metrics:
         lines += [distances_table(metrics["fidelity"]), ""]
     lines += also_lines(metrics, folder)
+    if across := cross_table(metrics):
+        lines += [across, ""]
     if not all(row["releasable"] for row in metrics["privacy"]):
         lines.append("This was a simulation with repeatable or no noise: it protects nobody.")
     if "description" in metrics:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from dpdd.common.errors import DataError, IntegrityError
+from dpdd.common.methods.request_plan import published_epsilon
 from dpdd.common.methods.verification import (
     Expected,
     check_guarantee,
@@ -35,6 +36,7 @@ from dpdd.common.wire.release import Release, open_signed
 from dpdd.common.wire.request import Kind, ReleaseRequest, decode_request
 from dpdd.server.report.also import check_also
 from dpdd.server.report.card import privacy_rows, together
+from dpdd.server.report.rounds import check_rounds
 from dpdd.server.run.store import read_request, read_stored
 
 REQUESTS = "requests"
@@ -98,6 +100,8 @@ class _Folder:
 
     def request(self, request_id: str) -> ReleaseRequest | None:
         """The request with this id, if it is here."""
+        if request_id in self.requests:
+            return decode_request(self.requests[request_id])
         path = self.path / REQUESTS / f"{request_id}.request"
         try:
             data = path.read_bytes() if path.exists() else read_request(self.path / "store", request_id)
@@ -131,8 +135,11 @@ def checked_run(folder: Path, *, thorough: bool = False) -> CheckedRun:
     _check_product(folder, card, dataset)
     source, opened, recomputed = _Folder(folder, keys), dict[str, list[Release]](), list[Recomputed]()
     for row in silos:
-        opened[row["silo"]] = source.releases(row)
-        recomputed.append(_checked_row(row, opened[row["silo"]], source, card, thorough=thorough))
+        releases = source.releases(row)
+        recomputed.append(_checked_row(row, releases, source, card, thorough=thorough))
+        opened[row["silo"]] = [release.bare() for release in releases]
+    if "rounds" in card and len(silos) > 0:
+        _check_rounds(card, opened, source)
     protected = bool(silos) and all(release.releasable for released in opened.values() for release in released)
     for row in judged:
         silo, releases = row["silo"], source.releases(row)
@@ -147,6 +154,23 @@ def checked_run(folder: Path, *, thorough: bool = False) -> CheckedRun:
     if source.classes and set(classes) != source.classes:
         raise IntegrityError(f"the card has other classes than the silos were asked for: {sorted(source.classes)}")
     return CheckedRun(card, recomputed, source.requests)
+
+
+def _check_rounds(card: Mapping[str, Any], opened: Mapping[str, Sequence[Release]], source: _Folder) -> None:
+    """IntegrityError unless the releases are of the rounds in the card, and lead to what was asked in each."""
+    digests = {
+        (row["silo"], release.request_id): digest
+        for row in card["silos"]
+        for release, digest in zip(opened[row["silo"]], row["release_sha256"], strict=True)
+    }
+
+    def read(silo: str, request_id: str) -> Release:
+        return open_signed(read_stored(source.path / "store", digests[silo, request_id]), source.keys[silo])
+
+    try:
+        check_rounds(card, opened, source.requests, read)
+    except (KeyError, TypeError, AttributeError):
+        raise IntegrityError("what the card says of rounds cannot be read") from None
 
 
 def _checked_row(
@@ -179,6 +203,7 @@ def _checked_row(
     asked, known = None, [request for request in requests if request is not None]
     if len(known) == len(requests):
         expected = _checked_requests(silo, releases, known, card)
+        _check_published(row, known[0])
         asked = f"request {known[0].first_stage().id[:12]}" + (f" in {len(known)} stages" if len(known) > 1 else "")
         plan = expected.plan
         distance = max(distance, plan.distance if plan.whole_distance is None else plan.whole_distance)
@@ -186,6 +211,16 @@ def _checked_row(
     first = check_guarantee(silo, releases[0].guarantee, event, distance)
     second = second_opinion(silo, first, event, distance) if thorough and math.isfinite(first.epsilon) else None
     return Recomputed(silo, "evaluation" if card is None else "dataset", asked, first, second)
+
+
+def _check_published(row: Mapping[str, Any], request: ReleaseRequest) -> None:
+    """IntegrityError where a card says that the method's paper says something else than it does."""
+    if "epsilon_as_published" not in row:  # older cards have none
+        return
+    said, published = row["epsilon_as_published"], published_epsilon(request)
+    if said != published:
+        silo, shown = row["silo"], reprlib.repr(said)
+        raise IntegrityError(f"the card's epsilon_as_published of {silo} is {shown}, and by its request {published}")
 
 
 def _checked_requests(

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from dpdd.common.errors import ConfigError, DpddError, IntegrityError
 from dpdd.common.files.atomic import write_atomically
+from dpdd.common.methods.registry import query
 from dpdd.common.methods.verification import check_size
 from dpdd.common.wire.parsing import shown
 from dpdd.common.wire.release import Release, stated
@@ -19,6 +20,7 @@ from dpdd.common.wire.request import decode_request
 from dpdd.server.run.pipeline import Run, Stage
 from dpdd.server.run.requests import RequestGroup, make_request, request_groups
 from dpdd.server.run.roster import Roster
+from dpdd.server.run.rounds import closed_by_hand
 from dpdd.server.run.scenario import Scenario
 from dpdd.server.run.store import Store
 
@@ -60,7 +62,8 @@ def open_stage(run: Run, store: Store, silos: Iterable[str], wanted: int | None 
             return OpenStage(number, now, missing)
         if not releases:
             raise DpddError(f"nobody has answered stage {number} yet, so a later one cannot be asked")
-        stages.append(run.aggregated(now, releases))
+        used = closed_by_hand(store, now, releases, query(scenario.method.name))
+        stages.append(run.aggregated(now, used))
     if wanted is not None:
         raise ConfigError(f"there is no stage {wanted}: {scenario.method.name} has {len(stages)} with these settings")
     return None

@@ -22,10 +22,10 @@ from dpdd.common.progress import Console
 from dpdd.common.wire.parsing import check
 from dpdd.common.wire.plan import PlanReport, decode_report
 from dpdd.server.run.addressing import group_for, silos_of
+from dpdd.server.run.exchange_section import ExchangeSection
 from dpdd.server.run.rehearsal import Schema, Word, differences, plan_table, shortage, unlike_fits
 from dpdd.server.run.requests import RequestGroup
 from dpdd.server.run.roster import Roster
-from dpdd.server.run.scenario import ExchangeSection
 from dpdd.server.run.store import Store
 
 GRACE_MINUTES = 2.0

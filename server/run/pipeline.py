@@ -17,12 +17,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from dpdd.common import flower  # first: it turns Flower's telemetry off
+from dpdd.common import flower as _flower  # noqa: F401  (first: it turns Flower's telemetry off)
 
 # isort: split
 from flwr.serverapp import Grid
 
-from dpdd.common.errors import DpddError, IntegrityError, WireError
+from dpdd.common.errors import DpddError
 from dpdd.common.methods.base import DataKind, RunDescription
 from dpdd.common.methods.registry import method, query
 from dpdd.common.models.backbone import Backbone
@@ -31,19 +31,19 @@ from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.common.synthesis.priors import shares
 from dpdd.common.synthesis.product import Product
 from dpdd.common.synthesis.runner import SynthesisRunner
-from dpdd.common.wire.answer import Refusal, decode_answer
 from dpdd.common.wire.release import Release
 from dpdd.common.wire.request import Kind
 from dpdd.server.aggregation.influence import rows as influence_rows
 from dpdd.server.aggregation.union import opened, union
-from dpdd.server.aggregation.usable import UNUSABLE, check_quorum
+from dpdd.server.aggregation.usable import check_quorum
 from dpdd.server.evaluation.at_silos import check as check_at_silos
 from dpdd.server.evaluation.at_silos import sent_models
 from dpdd.server.evaluation.scoring import TestData, Trained, evaluate, train_learners
 from dpdd.server.report.also import Also, save_also
 from dpdd.server.report.card import evaluation_rows, privacy_rows, write_card
 from dpdd.server.report.comparison import compare_table
-from dpdd.server.run.addressing import group_for, silos_of
+from dpdd.server.report.rounds import rounds_facts
+from dpdd.server.run.asking import Asking
 from dpdd.server.run.checks import backbone_in_words
 from dpdd.server.run.dry_round import DryRound, RehearsalDeadline
 from dpdd.server.run.evaluation_round import EvaluationRound, evaluate_at_silos
@@ -51,6 +51,7 @@ from dpdd.server.run.further import further_datasets
 from dpdd.server.run.public_backbone import public_backbone
 from dpdd.server.run.requests import RequestGroup, asked_stage_input, make_request, request_groups, stage_request_groups
 from dpdd.server.run.roster import Roster
+from dpdd.server.run.rounds import Rounds, waits_for
 from dpdd.server.run.scenario import AlsoSection, Scenario, SynthesisSection
 from dpdd.server.run.stage import Aggregation, Stage, class_counts, lost_classes, sums_of
 from dpdd.server.run.store import Store
@@ -94,9 +95,10 @@ class Run:
             asked_models = () if at_silos is None else at_silos.models_of(DataKind.of_shape(asked[0].request.shape))
             if self.scenario.evaluation.runs and (test is not None or "convnet" in asked_models):
                 with self.phase("evaluation"):
-                    trained = train_learners(
-                        product, self.scenario.evaluation, public, self.scenario.seed, self.console
-                    )
+                    settings = self.scenario.evaluation
+                    if test is None:  # the silos are asked about this one, and nobody about the others
+                        settings = settings.model_copy(update={"learners": ("convnet",)})
+                    trained = train_learners(product, settings, public, self.scenario.seed, self.console)
                     if test is not None:
                         scores = self._evaluate(product, public, test, trained)
             also = further_datasets(self, stages, public, test)
@@ -156,10 +158,12 @@ class Run:
 
     def gather(self, grid: Grid, asked: Sequence[RequestGroup], store: Store) -> list[Stage]:
         """Ask every silo its request, then the later stages' of those that answered; all stages, the first first."""
+        if (count := self.stages(asked)) > 1 and query(asked[0].request.method).rounds:
+            return Rounds(self, grid, asked, store).gather(count)
         stages: list[Stage] = []
-        for _ in range(self.stages(asked)):
+        for _ in range(count):
             now = self.next_stage(stages, asked, store)
-            stages.append(self.aggregated(now, self._releases(grid, now, store)))
+            stages.append(self.aggregated(now, self.answers(grid, now, store)))
         return stages
 
     def stages(self, asked: Sequence[RequestGroup]) -> int:
@@ -200,7 +204,7 @@ class Run:
         ]
         return sorted(releases, key=lambda release: release.silo)
 
-    def _releases(self, grid: Grid, asked: Sequence[RequestGroup], store: Store) -> list[Release]:
+    def answers(self, grid: Grid, asked: Sequence[RequestGroup], store: Store) -> list[Release]:
         """Ask one stage; all releases that there are, earlier ones included, by silo name."""
         stage = asked[0].request.stage
         if list(grid.get_node_ids()):  # what nobody was asked with may still change
@@ -219,6 +223,8 @@ class Run:
             if silo not in told:
                 self.console.say(f"  without {silo}: {why}")
         self.missing |= trouble
+        if stage > 0 and trouble and self.scenario.exchange.dropouts == "wait":
+            raise waits_for(f"stage {stage}", trouble)
         check_quorum(len(releases), len(releases) + len(trouble), self.scenario.exchange.quorum, trouble)
         if not releases:
             what = f"answered stage {stage}" if stage > 0 else "released anything"
@@ -292,6 +298,7 @@ class Run:
             "influence": influence_rows(stage.influence for stage in stages),
             "lost_in_noise": self.lost,
             **({"also": further} if further else {}),
+            **(rounds_facts(stages, self.scenario.exchange.dropouts) if self._in_rounds(stages) else {}),
         }
         write_card(
             self.folder,
@@ -323,51 +330,34 @@ class Run:
         (self.folder / "metrics.json").write_text(json.dumps(metrics, indent=2, ensure_ascii=False) + "\n")
         return metrics
 
+    def _in_rounds(self, stages: Sequence[Stage]) -> bool:
+        return len(stages) > 1 and query(self.scenario.method.name).rounds
+
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Time spent in here is added to the phase `name`."""
+        with self.timed(name):
+            yield
+        self.console.finish()
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """The same, for a small part of what the console is showing."""
         started = time.monotonic()
         yield
         self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - started
-        self.console.finish()
 
     def ask(self, grid: Grid, asked: Sequence[RequestGroup], store: Store, what: str) -> dict[str, str]:
         """Ask, and keep what comes; says what is wrong with those who sent nothing that can be kept."""
-        nodes = sorted(grid.get_node_ids())
-        names = silos_of(grid, nodes)
-        if not nodes:
+        if not list(grid.get_node_ids()):
             have = {release.silo for release in self.stored(asked, store)}
             return {silo: "was not asked" for group in asked for silo in sorted(group.silos - have)}
-        to = {node: group for node in nodes if (group := group_for(node, names, asked)) is not None}
-        trouble = dict(self.left_out[node] for node in to if node in self.left_out)
-        to = {node: group for node, group in to.items() if node not in self.left_out}
-        messages = [
-            grid.create_message(
-                flower.pack(group.request.encode(), "dpdd.v1.ReleaseRequest"),
-                flower.ACTION,
-                node,
-                str(group.request.stage),
-            )
-            for node, group in to.items()
-        ]
-        self.console(what, 0, len(messages))
-        for done, reply in enumerate(grid.send_and_receive(messages), start=1):
-            node = reply.metadata.src_node_id
-            who = names.get(node, f"node {node}")
-            if reply.has_error():
-                trouble[who] = str(reply.error.reason)
-                continue
-            store.expected(to[node].request.id)  # not below: what cannot be planned here is no silo's fault
-            try:
-                answer = decode_answer(flower.unpack(reply.content, "dpdd.v1.Answer"))
-                if isinstance(answer, Refusal):
-                    trouble[answer.silo] = f"refused ({answer.reason.words}): {answer.message}"
-                else:
-                    _keep(answer.data, to[node], store, self.roster)
-            except (WireError, DpddError) as error:
-                trouble[who] = f"{UNUSABLE}: {error}"
-            self.console(what, done, len(messages))
-        return trouble
+        asking = Asking(grid, asked, store, self.roster, self.left_out)
+        self.console(what, 0, len(asking.messages))
+        for done, reply in enumerate(grid.send_and_receive(asking.messages), start=1):
+            asking.take(reply)
+            self.console(what, done, len(asking.messages))
+        return asking.trouble
 
     def _evaluate(
         self,
@@ -381,9 +371,3 @@ class Run:
         for name, why in trained.left_out.items():
             self.console.say(f"  without {name}: {why}")
         return evaluate(product, test, scenario.evaluation, public, scenario.seed, self.console, trained)
-
-
-def _keep(data: bytes, group: RequestGroup, store: Store, roster: Roster) -> None:
-    release = store.add(data, group.request.id, roster)
-    if release.silo not in group.silos:
-        raise IntegrityError(f"silo {release.silo} answered a request that was for others")

@@ -33,6 +33,8 @@ from dpdd.common.wire.request import Kind
 from dpdd.server.aggregation.rules import RULES
 from dpdd.server.evaluation.settings import EvaluationSection
 from dpdd.server.run.data_section import DataSection
+from dpdd.server.run.exchange_section import ExchangeSection
+from dpdd.server.run.judges import judging
 from dpdd.server.run.origin import origin_of
 from dpdd.server.run.own_data import public_test_images, public_test_rows
 
@@ -129,9 +131,9 @@ class AggregationSection(Settings):
 
 
 class AlsoSection(Settings):
-    """One more dataset from the same releases, in `dataset/also/NAME`: by another `method` of the same family (left
-    out: the run's own), of another size, with other settings. No silo is asked anything for it.
-    """
+    """One more dataset from the same releases, in `dataset/also/NAME`: by another `method` of the family, or size."""
+
+    synonyms: ClassVar[Mapping[str, str]] = {"rows_per_class": "images_per_class"}
 
     name: str
     method: str | None = None
@@ -218,21 +220,6 @@ def task_of(name: str) -> tuple[str, int] | None:
     return (silo, int(number)) if silo and number.isdecimal() else None
 
 
-class ExchangeSection(Settings):
-    """Real silos over the network: how long to wait for their answers, and how many releases there must be by then.
-
-    All enrolled silos are asked. A run goes on when all have answered, or at the deadline with at least `quorum`
-    releases; it says who is missing.
-
-    Before that, a dry round asks them what they would do. Silos that say nothing are waited for until the quorum is
-    sure and `rehearsal_minutes` have passed (by default two, or a quarter of the deadline where that is less).
-    """
-
-    quorum: Annotated[int, Field(ge=1)] = 1
-    deadline_minutes: Annotated[float, Field(gt=0.0, le=525_600.0)] = 1440.0
-    rehearsal_minutes: Annotated[float, Field(ge=0.0, le=525_600.0)] | None = None
-
-
 class Scenario(Settings):
     """The whole file.
 
@@ -299,9 +286,7 @@ class Scenario(Settings):
 
     @model_validator(mode="after")
     def _what_is_for_images(self) -> Scenario:
-        if not self.data.is_table:
-            return self
-        if self.continual is not None:
+        if self.data.is_table and self.continual is not None:
             raise ValueError("continual tasks are for images: leave continual out, or declare images")
         return self
 
@@ -358,6 +343,12 @@ class Scenario(Settings):
                 chosen.check_budget(epsilon)
         except ConfigError as error:
             raise ValueError(str(error)) from None
+        if self.exchange.dropouts == "skip" and (not chosen.rounds or self.method.mode == "decentralised"):
+            rounds = ", ".join(name for name, known in QUERIES.items() if known.rounds)
+            raise ValueError(
+                f'exchange.dropouts = "skip" is for sums in rounds (of {rounds}): a later stage of {self.method.name} '
+                "builds on the sums of the same silos; leave dropouts out, or wait for them"
+            )
         rule = self.aggregation.rule
         if self.method.mode == "decentralised" and rule != "sum":
             raise ValueError("a decentralised run has no sums to aggregate: leave aggregation.rule out")
@@ -395,4 +386,6 @@ def _checked(path: Path, source: Path | None) -> Scenario:
     origin = origin_of(path)
     data, replaced = scenario.data.located(origin.folder), source or origin.source
     data = data if replaced is None else data.with_source(replaced)
-    return scenario.model_copy(update={"data": data})
+    methods = [scenario.method.name, *(each.method or "" for each in scenario.synthesis.also)]
+    changes = {"data": data, "evaluation": judging(scenario.evaluation, [] if data.is_table else methods)}
+    return scenario.model_copy(update=changes)

@@ -6,10 +6,11 @@ Files are named by their SHA-256; `index.sqlite` says which one answered which r
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import reprlib
 import sqlite3
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -39,6 +40,7 @@ CREATE TABLE IF NOT EXISTS reports (
     request_id TEXT NOT NULL, silo TEXT NOT NULL, report BLOB NOT NULL, changed TEXT NOT NULL,
     PRIMARY KEY (request_id, silo)
 ) STRICT;
+CREATE TABLE IF NOT EXISTS rounds (request_id TEXT PRIMARY KEY, silos TEXT NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS warnings (silo TEXT NOT NULL, sentence TEXT NOT NULL, PRIMARY KEY (silo, sentence)) STRICT;
 """
 _ASKED = """
@@ -57,7 +59,7 @@ class Asked:
 
     request_id: str
     silo: str
-    state: str  # "asked", "delivered", "refused", "in trouble" or "released"
+    state: str  # "asked", "delivered", "refused", "in trouble", "skipped" or "released"
     refusal: bytes | None
     changed: str
 
@@ -131,6 +133,22 @@ class Store:
     def requests(self) -> list[bytes]:
         """All requests of this run, the oldest first."""
         return [bytes(row[0]) for row in self._db.execute("SELECT bytes FROM requests ORDER BY rowid").fetchall()]
+
+    def close_round(self, took_part: Mapping[str, Collection[str]]) -> None:
+        """Keep, for good, which silos' releases are added up in a round, for each of its requests."""
+        rows = [(request_id, json.dumps(sorted(silos))) for request_id, silos in took_part.items()]
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            self._db.executemany("INSERT INTO rounds VALUES (?, ?)", rows)
+            self._db.execute("COMMIT")
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+
+    def took_part(self, request_id: str) -> list[str] | None:
+        """The silos in a round that is closed; None while it is open."""
+        row = self._db.execute("SELECT silos FROM rounds WHERE request_id = ?", (request_id,)).fetchone()
+        return None if row is None else [str(silo) for silo in json.loads(row[0])]
 
     def note(self, request_id: str, silo: str, state: str, refusal: bytes | None = None) -> None:
         """How far a silo is with a request."""
@@ -218,7 +236,8 @@ def read_request(folder: Path, request_id: str) -> bytes | None:
     if not index.exists():
         return None
     try:
-        with closing(open_database(index, "the store's index", ("requests",), read_only=True)) as db:
+        what = "the store's index"  # what is read has to have the id as its hash, so not all of it is checked
+        with closing(open_database(index, what, ("requests",), read_only=True, thorough=False)) as db:
             row = db.execute("SELECT bytes FROM requests WHERE id = ?", (request_id,)).fetchone()
     except sqlite3.Error as error:
         raise DpddError(f"{index}: the store's index cannot be read ({one_line(error)})") from None

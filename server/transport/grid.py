@@ -23,13 +23,18 @@ from flwr.app import Error, Message
 from dpdd.common.errors import DpddError
 from dpdd.common.wire.answer import SignedReleaseBytes, encode_answer
 from dpdd.server.aggregation.usable import UNUSABLE
+from dpdd.server.run.asking import NO_ANSWER, SILO_FAILED
 from dpdd.server.run.roster import Roster
 from dpdd.server.transport.request_queue import Rehearsal, RequestQueue, settled
 from dpdd.server.transport.silo_grid import COORDINATOR, SiloGrid
 
-IN_TROUBLE, NO_ANSWER, REVOKED, NOT_USABLE = 1000, 1001, 1002, 1003
-"""Flower error codes: a silo that could not answer, one that did not, one that may not any more, and one that answered
-something else than was asked."""
+IN_TROUBLE, REVOKED, NOT_USABLE = SILO_FAILED, 1002, 1003
+"""Further Flower error codes: a silo that may not answer any more, and one that answered something else than was
+asked."""
+
+
+QUIET = 5.0
+"""Seconds before it is said who is awaited in a later stage: many rounds take less."""
 
 
 @dataclass(frozen=True)
@@ -102,8 +107,13 @@ class ExchangeGrid(SiloGrid):
         return replies
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:
-        """Answers as they come; DpddError when the deadline passes with fewer releases than the quorum."""
-        deadline = self._deadline if timeout is None else Deadline(timeout, self._deadline.quorum)
+        """Answers as they come; DpddError when the deadline passes with fewer releases than the quorum.
+
+        Whoever gives a `timeout` decides for himself how many are enough.
+        """
+        deadline = self._deadline if timeout is None else Deadline(timeout)
+        messages = list(messages)
+        quiet = time.monotonic() + (0.0 if any(m.metadata.group_id == "0" for m in messages) else QUIET)
         waiting = list(self.push_messages(messages))
         of, released = len(waiting), 0
         quorum = min(deadline.quorum, of)
@@ -119,7 +129,8 @@ class ExchangeGrid(SiloGrid):
             left = ends - time.monotonic()
             if not waiting or left <= 0:
                 break
-            self._awaited([self._pushed[identity].silo for identity in waiting], of)
+            if time.monotonic() >= quiet:
+                self._awaited([self._pushed[identity].silo for identity in waiting], of)
             version = self._queue.wait(version, min(left, 1.0))
         late = [self._pushed.pop(identity) for identity in waiting]
         if 0 < released < quorum:  # with no release at all, the ServerApp says why
@@ -131,6 +142,14 @@ class ExchangeGrid(SiloGrid):
             )
         for pushed in late:
             yield self._timed_out(pushed, deadline)
+
+    def withdraw(self, request_id: str, silos: Iterable[str]) -> None:
+        """Nobody waits for these answers any more: the request is not sent to those who have not got it."""
+        silos = set(silos)
+        self._queue.withdraw(request_id, silos)
+        for identity, pushed in list(self._pushed.items()):
+            if pushed.request_id == request_id and pushed.silo in silos:
+                del self._pushed[identity]
 
     def _reply(self, pushed: _Pushed, revoked: Collection[str]) -> Message | None:
         """The answer to a message, if there is one."""

@@ -23,6 +23,9 @@ from dpdd.common.wire.request import decode_request
 from dpdd.server.run.store import Asked, Store
 from dpdd.server.transport.ledger_positions import LedgerPositions
 
+SKIPPED = "skipped"
+"""The state of a silo without which a round was closed: nobody waits for its answer."""
+
 
 @dataclass(frozen=True)
 class Rehearsal:
@@ -99,6 +102,15 @@ class RequestQueue:
                     self._unusable.pop((request_id, silo), None)
             self.news()
             self._notify()
+
+    def withdraw(self, request_id: str, silos: Iterable[str]) -> None:
+        """Do not send a request to these silos any more. What one of them answers all the same is kept."""
+        with self._lock:
+            for silo in silos:
+                row = self.row(request_id, silo)
+                if row is not None and not settled(row):
+                    self._store.note(request_id, silo, SKIPPED)
+                self._answered(request_id, silo)
 
     def open_for(self, silo: str) -> list[Asked]:
         """The requests that this silo was asked and has not answered for good."""
@@ -269,7 +281,7 @@ def hold(path: Path, otherwise: str) -> IO[bytes]:
 
 def settled(row: Asked) -> bool:
     """Whether a silo has answered for good: an answer that awaits approval is none, and neither is trouble."""
-    if row.state == "released":
+    if row.state in ("released", SKIPPED):
         return True
     return row.state == "refused" and not awaits_approval(row)
 

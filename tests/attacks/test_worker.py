@@ -11,7 +11,8 @@ from dpdd.client.rehearsal import rehearse
 from dpdd.client.silo import Silo
 from dpdd.client.worker import worker as workers
 from dpdd.client.worker.deaths import MOST_DEATHS
-from dpdd.client.worker.worker import Worker, WorkerEnded
+from dpdd.client.worker.endings import WorkerEnded
+from dpdd.client.worker.worker import Worker
 from dpdd.common.errors import DpddError
 from dpdd.common.wire.answer import Reason, Refusal, SignedReleaseBytes
 from tests.client.silos import make_request

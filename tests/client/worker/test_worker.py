@@ -15,7 +15,8 @@ import pytest
 from dpdd.client.answering import Assignment
 from dpdd.client.silo import Silo
 from dpdd.client.worker import jobs
-from dpdd.client.worker.worker import Worker, WorkerEnded
+from dpdd.client.worker.endings import WorkerEnded
+from dpdd.client.worker.worker import Worker
 from dpdd.common.errors import DataError, DpddError, IntegrityError
 from dpdd.common.methods.request_plan import planned, settings_of
 from dpdd.common.wire.answer import SignedReleaseBytes

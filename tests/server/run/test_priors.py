@@ -39,6 +39,7 @@ runs = {runs}
 width = 4
 steps = 2
 augmentations = 100
+convnet_dd = {{ runs = 1, width = 4, steps = 2 }}
 {more}
 """
 GIVEN = np.linspace(1.0, 10.0, 10) / 55.0

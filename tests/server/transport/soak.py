@@ -1,6 +1,7 @@
-"""`kill -9` of a coordinator, its five silos and their workers at random instants.
+"""`kill -9` of a coordinator, its silos and their workers at random instants.
 
-``python -m tests.server.transport.soak --kills 100``
+``python -m tests.server.transport.soak --kills 100``, and with ``--method rounds`` over many gradient rounds, where
+somebody is killed every few seconds (`soak_rounds.py`).
 
 Every run starts from the same silos. A run without kills is the reference; with noise from a seed, every other run must
 end with the same releases (but for the time in the ledger that each release points to), the same dataset to the last
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import io
 import json
 import os
@@ -31,6 +33,7 @@ from typing import Any
 
 SILOS = 5
 MOST_STRIKES = 2
+RUN_SECONDS = 240.0
 PHASES = (
     "starting",
     "uploading",
@@ -67,9 +70,11 @@ def warm_up() -> None:
     import scipy.special  # noqa: F401
     import torch
 
+    import dpdd.client.mechanisms.dp_kip
     import dpdd.client.mechanisms.dp_merf
     import dpdd.client.transport.node
     import dpdd.client.worker.jobs
+    import dpdd.common.methods.dp_kip.planning
     import dpdd.common.methods.dp_merf.synthesis
     import dpdd.server.app
     import dpdd.server.transport.running  # noqa: F401
@@ -180,17 +185,12 @@ class Children:
 
 def one_run(template: Path, home: Path, kills: int, chance: random.Random, struck: dict[str, int]) -> dict[str, Any]:
     """A whole run with so many kills; what it left behind."""
-    shutil.copytree(template, home)
-    ports = (free_port(), free_port())
-    silos = sorted(path.name for path in (home / "silos").iterdir())
-    makers: dict[str, Callable[[], None]] = {"server": lambda: serve(home, ports)}
-    for silo in silos:
-        makers[silo] = lambda silo=silo: answer(home, silo, ports[1])  # type: ignore[misc]
-    children = Children(home, makers, chance)
+    children = processes(template, home, chance)
+    silos = sorted(set(children.makers) - {"server"})
     try:
-        for name in makers:
+        for name in children.makers:
             children.start(name)
-        deadline = time.monotonic() + 240.0
+        deadline = time.monotonic() + RUN_SECONDS
         done: int | None = None
         goals = moments(kills, chance)
         while done is None:
@@ -222,6 +222,16 @@ def one_run(template: Path, home: Path, kills: int, chance: random.Random, struc
     return remains(home)
 
 
+def processes(template: Path, home: Path, chance: random.Random) -> Children:
+    """A coordinator and its silos in a new folder, not started yet."""
+    shutil.copytree(template, home)
+    ports = (free_port(), free_port())
+    makers: dict[str, Callable[[], None]] = {"server": lambda: serve(home, ports)}
+    for path in sorted((home / "silos").iterdir()):
+        makers[path.name] = lambda silo=path.name: answer(home, silo, ports[1])  # type: ignore[misc]
+    return Children(home, makers, chance)
+
+
 def moments(kills: int, chance: random.Random) -> list[int]:
     """For each kill of a run the phase that it waits for, so that they are spread over all of them."""
     return sorted(chance.choice((0, 0, UPLOADING, *range(len(PHASES)))) for _ in range(kills))
@@ -247,13 +257,13 @@ def phase(home: Path) -> str:
     return "starting" if releases == 0 else f"{releases} of {SILOS} releases here" if releases < SILOS else "synthesis"
 
 
-def remains(home: Path) -> dict[str, Any]:
+def remains(home: Path, stages: int = 1) -> dict[str, Any]:
     """Check what must hold in any run; return what must be the same in all."""
     from dpdd.client.silo import Silo
     from dpdd.common.wire.release import open_signed
     from dpdd.server.cli import main as server
 
-    stored = {path.read_bytes() for path in (home / "run" / "store").iterdir() if len(path.name) == 64}
+    stored = {path.name for path in (home / "run" / "store").iterdir() if len(path.name) == 64}
     assert not any((home / "run" / "store" / "partial").iterdir()), "a partial file was left behind"
     state: dict[str, Any] = {}
     for folder in sorted((home / "silos").iterdir()):
@@ -262,14 +272,17 @@ def remains(home: Path) -> dict[str, Any]:
         kinds = [entry.kind for entry in ledger.entries()]
         status = ledger.status()
         ledger.close()
-        assert kinds == ["open", "reserve", "commit"], (folder.name, kinds)
-        (path,) = (folder / "state" / "outbox").iterdir()
-        data = path.read_bytes()
-        assert data in stored, f"the coordinator has another release of {folder.name} than its outbox"
-        release = open_signed(data, silo.public_key)
-        arrays = {name: array.tobytes().hex() for name, array in release.arrays.items()}
-        state[folder.name] = [release.request_id, repr(release.event), arrays, status.spent, status.remaining]
-    assert len(stored) == SILOS
+        assert kinds == ["open", "reserve", "commit", *["stage", "commit"] * (stages - 1)], (folder.name, kinds)
+        state[folder.name] = [status.spent, status.remaining]
+        for path in sorted((folder / "state" / "outbox").iterdir()):
+            data = path.read_bytes()
+            digest = hashlib.sha256(data).hexdigest()
+            assert digest in stored, f"the coordinator has another release of {folder.name} than its outbox"
+            release = open_signed(data, silo.public_key)
+            arrays = {name: hashlib.sha256(array.tobytes()).hexdigest() for name, array in release.arrays.items()}
+            state[folder.name].append([release.request_id, repr(release.event), arrays])
+        assert len(state[folder.name]) == 2 + stages
+    assert len(stored) == stages * len(list((home / "silos").iterdir()))
     with contextlib.redirect_stdout(io.StringIO()):
         assert server(["verify", str(home / "run")]) == 0
     state["dataset"] = json.loads((home / "run" / "metrics.json").read_text())["dataset"]["sha256"]
@@ -288,7 +301,7 @@ def free_port() -> int:
         return port
 
 
-def prepare(template: Path) -> None:
+def prepare(template: Path, scenario: str) -> None:
     """Silos, a coordinator and tokens: what every run starts from."""
     from dpdd.common.progress import Console
     from dpdd.scenarios.simulator.silos import set_up
@@ -296,7 +309,7 @@ def prepare(template: Path) -> None:
     from dpdd.server.transport.coordinator import Coordinator
 
     template.mkdir(parents=True)
-    (template / "soak.toml").write_text(SCENARIO)
+    (template / "soak.toml").write_text(scenario)
     silos = set_up(load_scenario(str(template / "soak.toml")), template, Console(quiet=True), noise_seed=7)
     coordinator = Coordinator.initialise(template / "coordinator")
     for silo in silos:
@@ -309,13 +322,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--kills-per-run", type=int, default=10)
+    parser.add_argument("--method", choices=("one-shot", "rounds"), default="one-shot")
+    parser.add_argument("--dropouts", choices=("wait", "skip"), default="wait", help="the rule for rounds")
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--every", type=float, default=3.0, help="seconds between kills over rounds, on average")
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "big"))
     parser.add_argument("--folder", type=Path, required=True)
     options = parser.parse_args()
     warm_up()
     chance = random.Random(options.seed)
     template = options.folder / "template"
-    prepare(template)
+    if options.method == "rounds":
+        from tests.server.transport import soak_rounds
+
+        soak = soak_rounds.soak if options.dropouts == "wait" else soak_rounds.soak_skipping
+        print(json.dumps({**soak(options.folder, options.rounds, options.every, chance), "seed": options.seed}))
+        return
+    prepare(template, SCENARIO)
     started = time.monotonic()
     struck: dict[str, int] = {}
     reference = one_run(template, options.folder / "reference", 0, chance, struck)

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[3]
 @pytest.mark.timeout(300)
 def test_a_handful_of_kills(tmp_path: Path) -> None:
     finished = subprocess.run(
-        [sys.executable, "-m", "tests.server.transport.soak", "--kills", "16", "--folder", str(tmp_path)],
+        [sys.executable, "-m", "tests.server.transport.soak", "--kills", "8", "--folder", str(tmp_path)],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
@@ -24,4 +24,4 @@ def test_a_handful_of_kills(tmp_path: Path) -> None:
     )
     assert finished.returncode == 0, finished.stderr[-3000:]
     report = json.loads(finished.stdout.splitlines()[-1])
-    assert report["kills"] == 16, report
+    assert report["kills"] == 8, report
