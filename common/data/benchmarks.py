@@ -1,11 +1,12 @@
 """Public benchmark datasets, for simulations and for measuring what a distilled set is worth.
 
 `fashion-slice` is shipped with the package. The others are looked for in ``$DPDD_DATA``, then where Debian's
-`dataset-fashion-mnist` puts its files, then in what torchvision downloaded earlier, and are downloaded last.
+`dataset-fashion-mnist` puts its files, then in what torchvision downloaded earlier, and are downloaded last (but for
+SVHN, CIFAR-100 and Tiny-ImageNet, which are not).
 CIFAR-10 and Tiny-ImageNet out of ``$DPDD_DATA`` are JPEGs, slightly lossy: say so beside every figure.
 
 >>> names()
-('cifar10', 'fashion-mnist', 'fashion-slice', 'mnist', 'tinyimagenet32')
+('cifar10', 'cifar100', 'fashion-mnist', 'fashion-slice', 'mnist', 'svhn', 'tinyimagenet32')
 >>> test = load("fashion-slice", "test")
 >>> len(test), test.shape, test.classes[0]
 (4000, (1, 28, 28), 'T-shirt/top')
@@ -27,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from dpdd.common.data.image_files import read_cifar100, read_svhn
 from dpdd.common.data.labelled_images import LabelledImages
 from dpdd.common.data.lazy_torchvision import load_torchvision
 from dpdd.common.errors import DataError
@@ -257,6 +259,28 @@ def _cifar_places() -> list[_Place]:
     return [*_jpeg_places("cifar10-jpeg.npz"), _Place(shown(folder), holds, read)]
 
 
+# SVHN and CIFAR-100, as their authors publish them
+
+
+def _svhn_places() -> list[_Place]:
+    folder = download_folder() / "svhn"
+
+    def file(split: Split) -> Path:
+        return folder / f"{split}_32x32.mat"
+
+    return [_Place(shown(folder), lambda split: file(split).is_file(), lambda split: read_svhn(file(split)))]
+
+
+def _cifar100_places() -> list[_Place]:
+    folder = download_folder() / "cifar-100-binary"
+    names = folder / "fine_label_names.txt"
+
+    def holds(split: Split) -> bool:
+        return names.is_file() and (folder / f"{split}.bin").is_file()
+
+    return [_Place(shown(folder), holds, lambda split: read_cifar100(folder / f"{split}.bin", names))]
+
+
 # The slice that is shipped, and torchvision
 
 
@@ -308,6 +332,16 @@ _DATASETS: dict[str, _Dataset] = {
         _cifar_places,
         f"set {ENVIRONMENT} to a folder with cifar10-jpeg.npz, or allow the download",
         "CIFAR10",
+    ),
+    "cifar100": _Dataset(
+        _cifar100_places,
+        f"set {ENVIRONMENT} to a folder with cifar-100-binary/ (train.bin, test.bin and fine_label_names.txt of "
+        "https://www.cs.toronto.edu/~kriz/cifar.html)",
+    ),
+    "svhn": _Dataset(
+        _svhn_places,
+        f"set {ENVIRONMENT} to a folder with svhn/ (train_32x32.mat and test_32x32.mat of "
+        "http://ufldl.stanford.edu/housenumbers)",
     ),
     "tinyimagenet32": _Dataset(
         lambda: _jpeg_places("tinyimagenet32-jpeg.npz"),

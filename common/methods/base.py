@@ -196,6 +196,9 @@ class Query(ABC, Generic[S]):
     settings_schema: ClassVar[type[Settings]]
     first_stage_input: ClassVar[bool] = False
     """Whether its first request brings public arrays too. Then it has one stage: a later one could not name it."""
+    rounds: ClassVar[bool] = False
+    """Whether its stages are rounds: of one layout and one noise, so that all have the plan of the first, and each is
+    for whoever is there, whether or not they were in the others (`Method.advance`)."""
 
     def __init_subclass__(cls, *, family: str) -> None:
         super().__init_subclass__()
@@ -232,6 +235,13 @@ class Query(ABC, Generic[S]):
         run = RunDescription.of(request)
         return gaussian_plan(request, [self.layout(settings, run, stage) for stage in range(self.stages(settings))])
 
+    def check_round(self, request: ReleaseRequest, settings: S) -> None:
+        """ConfigError where nobody can be asked for a round with this stage input; its cost is that of the first."""
+
+    def published_epsilon(self, settings: S, run: RunDescription, plan: Plan) -> float | None:
+        """What the paper's own accounting says of the noise of a plan; None where that is ours, or says nothing."""
+        return None
+
     def count_weight(self, settings: S, stage: int) -> float | None:
         """What a record weighs in the class counts of a stage (segment `count`); None for releases without counts."""
         return None
@@ -257,6 +267,8 @@ class Method(Query[S], Generic[S, T], family=""):
     release_kinds: frozenset[Kind] = frozenset({Kind.STATISTICS, Kind.DISTILLED_SET})
 
     synthesis_schema: ClassVar[type[Settings]]
+    learners: ClassVar[tuple[str, ...]] = ()
+    """Who judges its images where a scenario does not say; those of all methods, by default."""
 
     def __init_subclass__(cls, *, family: str) -> None:
         super(Query, cls).__init_subclass__()  # not a Query's: there are two schemas to read
@@ -275,6 +287,15 @@ class Method(Query[S], Generic[S, T], family=""):
     def stage_input(self, statistics: Sequence[Statistics], settings: S, run: RunDescription) -> Mapping[str, NDArray]:
         """The public arrays that the next stage is asked with, from the sums of all stages so far."""
         return {}
+
+    def advance(
+        self, state: Any, statistics: Statistics, settings: S, run: RunDescription
+    ) -> tuple[Any, Mapping[str, NDArray]]:
+        """Of a method in rounds: its state after one round more (None before the first), and the next stage's input.
+
+        The same as `stage_input` gives for all rounds so far, at the cost of one.
+        """
+        raise TypeError(f"{self.name} has no rounds")
 
     @abstractmethod
     def synthesise(self, statistics: Sequence[Statistics], settings: S, synthesis: T, run: RunDescription) -> Product:

@@ -12,12 +12,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dpdd.common.privacy.accounting import EXACT, Guarantee, calibrate
+from dpdd.common.privacy.accounting import EXACT, Guarantee, calibrate, guarantee
 from dpdd.common.privacy.clipping import Layout
 from dpdd.common.privacy.events import Event, Gaussian, NonPrivate, compose
 from dpdd.common.privacy.privatise import noise_distance
+from dpdd.common.privacy.sampling import sampled_event
 from dpdd.common.wire.request import ReleaseRequest
 
+LEAST_NOISE = 0.25
+"""The least σ on a sample. If samples are so rare that δ alone covers them, no noise at all would be (ε, δ)-private."""
 ENVELOPE = 1 << 16
 """Bytes of a release beside its payload: names, layout, guarantee, signature."""
 
@@ -110,3 +113,33 @@ def gaussian_plan(request: ReleaseRequest, layouts: Sequence[Layout], first_shar
     if not later:
         return Plan(event, guarantee, distance, layout.coordinates, released)
     return Plan(event, guarantee, distance, layout.coordinates, released, whole(sigma), math.fsum(distances(sigma)))
+
+
+def sampled_plan(
+    request: ReleaseRequest, step: Layout, rate: float, steps: int, array_types: Mapping[str, ArrayType]
+) -> Plan:
+    """One release of `steps` sums with the layout `step`, each over a fresh Poisson sample at `rate`, with the least
+    noise that meets the request's (ε, δ); the sampler's distance to ideal noise comes off δ before σ is chosen.
+    """
+    coordinates = steps * step.coordinates
+    if math.isinf(request.epsilon):
+        return Plan(NonPrivate(), Guarantee(math.inf, request.delta, "none"), 0.0, coordinates, array_types)
+
+    def event(sigma: float) -> Event:
+        return sampled_event(max(sigma, LEAST_NOISE), rate, steps)
+
+    def distance(sigma: float) -> float:
+        return steps * noise_distance(sampled_event(max(sigma, LEAST_NOISE), rate, 1), step)
+
+    sigma = calibrate(event, request.epsilon, request.delta)
+    slack = (1.0 + math.exp(request.epsilon)) * distance(sigma)
+    if slack >= request.delta:
+        raise ValueError(
+            f"at epsilon {request.epsilon:g} the distance of so much noise to ideal noise costs {slack:.2g}, which is "
+            f"more than delta, {request.delta:g}; ask for fewer sums, a smaller epsilon or a larger delta"
+        )
+    found = guarantee(event(sigma), request.delta - slack)
+    if found.epsilon > request.epsilon:  # most often the slack is so little that it is not
+        sigma = calibrate(event, request.epsilon, request.delta - slack)
+    promised = Guarantee(request.epsilon, request.delta, found.accountant)
+    return Plan(event(sigma), promised, distance(sigma), coordinates, array_types)

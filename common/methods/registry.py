@@ -6,11 +6,11 @@ Its public half is a folder of `common/methods/` with a `method` module, its pri
 
 >>> method("dp-merf").family
 'dp_merf'
->>> sorted(METHODS)
-['dm', 'dosser', 'dp-kip', 'dp-merf', 'kip-moments', 'ndpdc', 'psg', 'sps', 'sps-table']
+>>> " ".join(sorted(METHODS))
+'dm dosser dp-cda dp-kip dp-kip-features dp-merf kip-moments kip-table ndpdc psg sps sps-table'
 >>> method("dp-magic")  # doctest: +ELLIPSIS
 Traceback (most recent call last):
-dpdd.common.errors.ConfigError: there is no method 'dp-magic'; known are dm, dosser, dp-kip, dp-merf, ...
+dpdd.common.errors.ConfigError: there is no method 'dp-magic'; known are dm, dosser, dp-cda, dp-kip, ...
 >>> sorted(QUERIES.keys() - METHODS.keys())
 ['column-histograms', 'evaluation']
 """
@@ -26,8 +26,10 @@ from dpdd.common.errors import ConfigError
 from dpdd.common.methods.base import DataKind, Method, Query, check_complete
 from dpdd.common.methods.column_histograms.query import NAME as COLUMN_HISTOGRAMS
 from dpdd.common.methods.column_histograms.query import ColumnHistograms
+from dpdd.common.methods.dp_cda.method import DPCDA
 from dpdd.common.methods.dp_kip.method import DPKIP
 from dpdd.common.methods.dp_kip.moments_method import KIPMoments
+from dpdd.common.methods.dp_kip.table_method import KIPTable
 from dpdd.common.methods.dp_merf.method import DPMERF
 from dpdd.common.methods.evaluation.query import Evaluation
 from dpdd.common.methods.matching.method import Matching
@@ -66,12 +68,31 @@ METHODS: dict[str, AnyMethod] = register(
         DPKIP(
             "dp-kip",
             "a support set for kernel ridge regression, by noisy gradients",
-            "DP-KIP, Vinaroz and Park, TMLR 2024 (the tangent kernel of fully connected networks)",
+            "DP-KIP, Vinaroz and Park, TMLR 2024 (FC-NTK or ScatterNet features)",
+            data_kinds=frozenset({DataKind.IMAGE, DataKind.TABLE}),
+        ),
+        DPKIP(
+            "dp-kip-features",
+            "the same with gradients clipped in feature space, led back through the public Jacobian",
+            "a variant of DP-KIP, and not the published algorithm (docs/dp-kip.md)",
+            {"kernel": "scattering", "clip_in": "features"},
+        ),
+        DPCDA(
+            "dp-cda",
+            "noisy mixtures of a few records of one class each",
+            "DP-CDA, Saha, Tonoy and Imtiaz, 2025",
+            data_kinds=frozenset({DataKind.IMAGE, DataKind.TABLE}),
         ),
         SPSTable(
             "sps-table",
             "noisy marginals of a table's columns and their pairs, and a mixture that has them",
             "SPS's moments for one-hot rows (docs/sps-table.md)",
+            data_kinds=frozenset({DataKind.TABLE}),
+        ),
+        KIPTable(
+            "kip-table",
+            "few rows whose kernel ridge regression fits the marginals that sps-table releases",
+            "KIP's objective, by moments instead of gradients (docs/dp-kip.md)",
             data_kinds=frozenset({DataKind.TABLE}),
         ),
         DPMERF(

@@ -47,8 +47,16 @@ def planned(request: ReleaseRequest, settings: Settings) -> Plan:
     return _distilled(plan, request, settings) if request.kind is Kind.DISTILLED_SET else plan
 
 
+def is_round(request: ReleaseRequest) -> bool:
+    """Whether this is a later one of many rounds: then it has the plan of the first, which need not be made again."""
+    return request.stage > 0 and request.kind is Kind.STATISTICS and query(request.method).rounds
+
+
 def plan_of(request: ReleaseRequest) -> Plan:
     """The plan that everybody derives of `request`. The last few are kept, as accounting for samples takes a while."""
+    if is_round(request):
+        query(request.method).check_round(request, settings_of(request))
+        return plan_of(request.first_stage())
     identifier = request.id
     plan = _plans.get(identifier) or planned(request, settings_of(request))
     with _lock:
@@ -57,6 +65,13 @@ def plan_of(request: ReleaseRequest) -> Plan:
         while len(_plans) > MOST_PLANS:
             del _plans[next(iter(_plans))]
     return plan
+
+
+def published_epsilon(request: ReleaseRequest) -> float | None:
+    """What the method's paper would say of the noise in an answer, to four digits; None where it says nothing else."""
+    settings, chosen = settings_of(request), query(request.method)
+    published = chosen.published_epsilon(settings, RunDescription.of(request), plan_of(request))
+    return None if published is None else float(f"{published:.4g}")
 
 
 def _distilled(plan: Plan, request: ReleaseRequest, settings: Settings) -> Plan:

@@ -66,12 +66,19 @@ class SampledSum(ClippedSum):
         self, members: NDArray[np.int64], contributions: NDArray[np.floating], labels: NDArray[np.int64]
     ) -> None:
         """Clip and add the contributions of some members."""
-        added = np.zeros_like(self._not_added)
-        added[members] = True  # a number and its like from the end (-1) are the same record
-        if not added.sum() == len(members) == len(labels) or (added & ~self._not_added).any():
-            raise ValueError("only members of the sample are added to it, each once")
+        if len(members) != len(labels):
+            raise ValueError("each member has a label")
+        added = self._admitted(members)
         super().add(contributions, labels)
         self._not_added[added] = False
+
+    def _admitted(self, members: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which records these are; ValueError unless all are members of the sample who were not added yet."""
+        added = np.zeros_like(self._not_added)
+        added[members] = True  # a number and its like from the end (-1) are the same record
+        if added.sum() != len(members) or (added & ~self._not_added).any():
+            raise ValueError("only members of the sample are added to it, each once")
+        return added
 
     def add(
         self,

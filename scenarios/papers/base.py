@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
+
+from dpdd.common.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -24,12 +26,16 @@ class Cell:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one run of a cell gave: accuracies by learner, the silos' ε, the bytes that the largest release(s) had."""
+    """What one run of a cell gave: accuracies by learner, the silos' ε, the bytes that the largest release(s) had.
+
+    Of tables, `means` over learners by metric: of the dataset (under no name), and of further ones by their names.
+    """
 
     accuracy: Mapping[str, float]
     epsilon: float | None
     bytes_per_silo: int
     seconds: float
+    means: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 Outcomes = Mapping[str, Sequence[Outcome]]
@@ -47,6 +53,44 @@ class Paper(Protocol):
 
     def report(self, options: argparse.Namespace, outcomes: Outcomes) -> Iterator[str]:
         """Our rows and the paper's."""
+
+
+def add_judge(parser: argparse.ArgumentParser) -> None:
+    """The option for the settings of the learner that figures of ours are compared with a paper's by."""
+    help_text = "settings of the learner convnet-dd (width=64 runs=1, say, for less time)"
+    parser.add_argument("--judge", nargs="+", default=[], metavar="KEY=VALUE", help=help_text)
+
+
+def pairs(words: Sequence[str]) -> dict[str, str]:
+    """Settings from the command line.
+
+    >>> pairs(["steps=600", "start=auxiliary"])
+    {'steps': '600', 'start': 'auxiliary'}
+    """
+    split = [word.partition("=") for word in words]
+    if any(not (key and equals and value) for key, equals, value in split):
+        raise ConfigError(f"settings are given as KEY=VALUE, not {' '.join(words)!r}")
+    return {key: value for key, _, value in split}
+
+
+def toml_table(values: Mapping[str, object]) -> str:
+    """Settings as lines of TOML: numbers and truth values as they are, anything else as a string.
+
+    >>> print(toml_table({"steps": "600", "start": "auxiliary", "flips": "true"}))
+    steps = 600
+    start = "auxiliary"
+    flips = true
+    """
+    return "\n".join(f"{key} = {_toml(value)}" for key, value in values.items())
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, str):
+        try:
+            float(value)
+        except ValueError:
+            return value if value in ("true", "false") else f'"{value}"'
+    return str(value)
 
 
 def spread(values: Sequence[float | None]) -> str:

@@ -19,11 +19,11 @@ from typing import Any
 
 from dpdd.common.cli import Commands
 from dpdd.common.progress import Console
-from dpdd.scenarios.papers import dosser, sps
+from dpdd.scenarios.papers import cda, dosser, kip, sps
 from dpdd.scenarios.papers.base import Cell, Outcome, Paper, spread
 
-LEARNERS = ("convnet", "teacher")
-PAPERS: Mapping[str, Paper] = {"sps": sps, "dosser": dosser}
+LEARNERS = ("convnet-dd", "convnet", "krr", "krr-ntk", "teacher")
+PAPERS: Mapping[str, Paper] = {"sps": sps, "dosser": dosser, "cda": cda, "kip": kip}
 
 
 def add_to(commands: Commands) -> None:
@@ -76,7 +76,12 @@ def _measure(cell: Cell, seed: int, folder: Path, console: Console) -> Outcome:
     metrics: dict[str, Any] = json.loads((home / "metrics.json").read_text())
     accuracy = {name: score["mean"] for name, score in metrics["accuracy"].items()}
     epsilon = max((row["epsilon"] for row in metrics["privacy"] if row["epsilon"] is not None), default=None)
-    return Outcome(accuracy, epsilon, _bytes_per_silo(home), sum(metrics["seconds"].values()))
+    sets = {"": metrics, **{row["name"]: row for row in metrics.get("also", ())}}
+    means = {
+        name: {metric: mean["mean"] for metric, mean in about.get("mean_over_learners", {}).items()}
+        for name, about in sets.items()
+    }
+    return Outcome(accuracy, epsilon, _bytes_per_silo(home), sum(metrics["seconds"].values()), means)
 
 
 def _continue_from(earlier: Path, home: Path) -> None:

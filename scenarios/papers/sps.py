@@ -7,7 +7,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dpdd.common.cli import table
-from dpdd.scenarios.papers.base import Cell, Outcomes, kilobytes_per_silo, spread, stated_epsilon
+from dpdd.scenarios.papers.base import (
+    Cell,
+    Outcomes,
+    add_judge,
+    kilobytes_per_silo,
+    pairs,
+    spread,
+    stated_epsilon,
+    toml_table,
+)
 
 PRINTED = (
     ("CIFAR-10, one curator, SPS+ (one WRN-34-10)", "1", "95.5"),
@@ -48,11 +57,15 @@ SETTINGS = (
 )
 
 
+LEARNERS = ("convnet-dd", "convnet", "teacher")
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Options of this paper."""
     parser.add_argument("--images-per-class", type=int, default=10, metavar="N", help="synthetic ones")
     parser.add_argument("--stages", type=int, default=3, metavar="N", help="stages of a release")
-    parser.add_argument("--steps", type=int, default=250, metavar="N", help="of each ConvNet")
+    parser.add_argument("--steps", type=int, default=250, metavar="N", help="of the learner convnet")
+    add_judge(parser)
 
 
 def cells(options: argparse.Namespace) -> list[Cell]:
@@ -74,9 +87,10 @@ def report(options: argparse.Namespace, outcomes: Outcomes) -> Iterator[str]:
     rows = []
     for number, setting in enumerate(SETTINGS):
         runs = outcomes[str(number)]
-        scores = [spread([outcome.accuracy.get(learner) for outcome in runs]) for learner in ("convnet", "teacher")]
+        scores = [spread([outcome.accuracy.get(learner) for outcome in runs]) for learner in LEARNERS]
         rows.append([setting.title, stated_epsilon(runs), *scores, kilobytes_per_silo(runs)])
-    yield table(["ours, measured now", "ε", "ConvNet from scratch", "teacher in the releases", "kB per silo"], rows)
+    learners = ["ConvNet, hard labels", "ConvNet, teacher's labels", "teacher in the releases"]
+    yield table(["ours, measured now", "ε", *learners, "kB per silo"], rows)
     yield ""
     yield table(["the paper, as printed", "ε", "fine-tuned public network"], [list(row) for row in PRINTED])
 
@@ -112,4 +126,6 @@ runs = 1
 width = 32
 steps = {options.steps}
 augmentations = 5000
+[evaluation.convnet_dd]
+{toml_table(pairs(options.judge))}
 """

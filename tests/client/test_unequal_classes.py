@@ -35,7 +35,7 @@ DECLARED: dict[str, Priors | None] = {
     "given": {"Pullover": 0.875, "Shirt": 0.125},
 }
 MEASURED = DEFAULT_METRICS[DataKind.IMAGE]
-EVALUATION = EvaluationSection(width=16, steps=80, batch=64, augmentations=1000)
+EVALUATION = EvaluationSection(learners=("convnet",), width=16, steps=80, batch=64, augmentations=1000)
 
 Figures = dict[str, dict[str, float]]
 """Metrics by learner."""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpdd.common.methods.base import RunDescription
+from dpdd.common.methods.dp_kip.features import network_of, pulled_back
 from dpdd.common.methods.dp_kip.settings import GradientSettings
+from dpdd.common.methods.dp_kip.table_inputs import support_shape
+from dpdd.common.models.feature_network import FeatureNetwork
 from dpdd.common.randomness import gaussians, uniforms
 
 MEAN, SPREAD = 0.5, 0.25
@@ -19,12 +23,12 @@ _FIRST, _SECOND, _TINY = 0.9, 0.999, 1e-12
 
 def size_of(settings: GradientSettings, run: RunDescription) -> int:
     """Pixels of the support set."""
-    return settings.support_per_class * len(run.classes) * int(np.prod(run.shape))
+    return settings.support_per_class * len(run.classes) * int(np.prod(support_shape(run)))
 
 
 def start(settings: GradientSettings, run: RunDescription) -> NDArray[np.float32]:
-    """The first support set: (images, C, H, W) in [0, 1]."""
-    shape = (settings.support_per_class * len(run.classes), *run.shape)
+    """The first support set: (images, C, H, W), or (rows, cells), in [0, 1]."""
+    shape = (settings.support_per_class * len(run.classes), *support_shape(run))
     pixels = MEAN + SPREAD * gaussians(run.public_seed, "kip support", shape)
     return np.clip(pixels, 0.0, 1.0).astype(np.float32)
 
@@ -44,17 +48,53 @@ def free_pixels(settings: GradientSettings, run: RunDescription) -> NDArray[np.b
     return free.reshape(settings.support_per_class * len(run.classes), -1)
 
 
+@dataclass(frozen=True, eq=False)
+class Descent:
+    """A support set on its way along noisy gradients, with Adam's moments; pixels stay in [0, 1]."""
+
+    settings: GradientSettings
+    pixels: NDArray[np.float64]
+    first: NDArray[np.float64]
+    second: NDArray[np.float64]
+    step: int
+    shape: tuple[int, ...]
+    free: NDArray[np.bool_]
+    network: FeatureNetwork | None
+
+    @classmethod
+    def begin(cls, settings: GradientSettings, run: RunDescription) -> Descent:
+        """Before the first step."""
+        support, free = start(settings, run), free_pixels(settings, run).ravel()
+        nothing = np.zeros(int(free.sum()))
+        network = network_of(settings, run) if settings.clip_in == "features" else None
+        pixels = support.astype(np.float64).ravel()
+        return cls(settings, pixels, nothing, nothing, 0, support.shape, free, network)
+
+    @property
+    def support(self) -> NDArray[np.float32]:
+        """The support set (images, C, H, W)."""
+        return self.pixels.reshape(self.shape).astype(np.float32)
+
+    def along(self, gradient: NDArray[np.floating]) -> Descent:
+        """One step of Adam along a gradient of free pixels; one of features is led back to pixels first."""
+        flat = np.asarray(gradient, np.float64).ravel()
+        if self.network is not None:
+            scale = max(float(np.abs(flat).max()), 1e-30)  # Adam takes no notice, and single precision does
+            flat = pulled_back(self.network, self.support, flat / scale).astype(np.float64).ravel()[self.free] * scale
+        first = _FIRST * self.first + (1.0 - _FIRST) * flat
+        second = _SECOND * self.second + (1.0 - _SECOND) * flat**2
+        step, pixels = self.step + 1, self.pixels.copy()
+        mean, variance = first / (1.0 - _FIRST**step), second / (1.0 - _SECOND**step)
+        change = self.settings.learning_rate * mean / (np.sqrt(variance) + _TINY)
+        pixels[self.free] = np.clip(pixels[self.free] - change, 0.0, 1.0)
+        return replace(self, pixels=pixels, first=first, second=second, step=step)
+
+
 def descend(
     gradients: Iterable[NDArray[np.floating]], settings: GradientSettings, run: RunDescription
 ) -> Iterator[NDArray[np.float32]]:
-    """The support set after each step of Adam along these gradients of the free pixels; pixels stay in [0, 1]."""
-    support, free = start(settings, run), free_pixels(settings, run).ravel()
-    pixels = support.astype(np.float64).ravel()
-    first = second = np.zeros(int(free.sum()))
-    for step, gradient in enumerate(gradients, start=1):
-        flat = np.asarray(gradient, np.float64).ravel()
-        first = _FIRST * first + (1.0 - _FIRST) * flat
-        second = _SECOND * second + (1.0 - _SECOND) * flat**2
-        mean, variance = first / (1.0 - _FIRST**step), second / (1.0 - _SECOND**step)
-        pixels[free] = np.clip(pixels[free] - settings.learning_rate * mean / (np.sqrt(variance) + _TINY), 0.0, 1.0)
-        yield pixels.reshape(support.shape).astype(np.float32)
+    """The support set after each step along these gradients."""
+    descent = Descent.begin(settings, run)
+    for gradient in gradients:
+        descent = descent.along(gradient)
+        yield descent.support

@@ -5,9 +5,11 @@ k is the kernel of x with S. With the residual r = Aᵀk - y, u = A r and b = (K
 
     2 (u · dk - uᵀ dK b - (u · b) dλ).
 
-So all records share one factorisation, and none needs a backward pass of its own. For the tangent kernel f(x·s, |x|²,
-|s|²) both dk and dK are elementwise: a gradient with respect to the image s_j is p_j x + Σ_l q_jl s_l.
+So all records share one factorisation, and none needs a backward pass of its own. For a kernel f(x·s, |x|², |s|²), such
+as the tangent kernel or the inner product, both dk and dK are elementwise: a gradient with respect to s_j is
+p_j x + Σ_l q_jl s_l. These factors are all that has to be found for each record.
 
+>>> from dpdd.common.methods.dp_kip.kernels import FullyConnectedNTK
 >>> support = SupportSet.of(torch.eye(2, 3), torch.tensor([[0.5, -0.5], [-0.5, 0.5]]), FullyConnectedNTK(), ridge=1e-3)
 >>> tuple(support.gradients(torch.rand(5, 3), torch.zeros(5, 2)).shape)
 (5, 2, 3)
@@ -21,15 +23,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpdd.common.methods.dp_kip.kernels import FullyConnectedNTK
+from dpdd.common.methods.dp_kip.kernels import ProductKernel
+from dpdd.common.row_products import row_products
 
 
 @dataclass(frozen=True, eq=False)
 class SupportSet:
     """A support set, and all that its records share: nothing here depends on any."""
 
-    inputs: Tensor  # (m, P), flat
-    kernel: FullyConnectedNTK
+    inputs: Tensor  # (m, P), flat: images, or features of them
+    kernel: ProductKernel
     squares: Tensor  # (m), |s|²
     inverse: Tensor  # (m, m), (K + λI)⁻¹
     dual: Tensor  # (m, classes), A
@@ -39,7 +42,7 @@ class SupportSet:
     ridge: float
 
     @classmethod
-    def of(cls, inputs: Tensor, targets: Tensor, kernel: FullyConnectedNTK, ridge: float) -> SupportSet:
+    def of(cls, inputs: Tensor, targets: Tensor, kernel: ProductKernel, ridge: float) -> SupportSet:
         """Of these inputs (m, ...) and their targets (m, classes)."""
         s = inputs.flatten(1)
         count, size = s.shape
@@ -50,7 +53,7 @@ class SupportSet:
                 each.detach().requires_grad_() for each in (s @ s.T, squares[:, None].repeat(1, count), squares)
             )
             gram, itself = kernel.of_products(products, rows, squares, size), kernel.of_itself(diagonal, size)
-            across, along = torch.autograd.grad((gram * off).sum(), (products, rows))
+            across, along = torch.autograd.grad((gram * off).sum(), (products, rows), materialize_grads=True)
             (own,) = torch.autograd.grad(itself.sum(), diagonal)
         gram = (gram * off + torch.diag(itself)).detach()
         inverse = torch.linalg.inv(gram + ridge * gram.diagonal().mean() * torch.eye(count).to(s))
@@ -62,28 +65,31 @@ class SupportSet:
         changes: dict[str, Any] = {name: v.float() for name, v in values.items() if isinstance(v, Tensor)}
         return replace(self, **changes)
 
-    def gradients(self, x: Tensor, y: Tensor) -> Tensor:
-        """Of the loss of each record (B, ...) with its target (B, classes): (B, m, P)."""
+    def factors(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Of the loss of each record (B, ...) with its target (B, classes): p (B, m) and Q (B, m, m).
+
+        The gradient with respect to s_j is p_j x + Σ_l Q_jl s_l.
+        """
         x, s = x.flatten(1), self.inputs
         count, size = s.shape
         with torch.enable_grad():
             products, columns = (
-                each.detach().requires_grad_() for each in (_times(x, s.T), self.squares.repeat(len(x), 1))
+                each.detach().requires_grad_() for each in (row_products(x, s.T), self.squares.repeat(len(x), 1))
             )
             k = self.kernel.of_products(products, x.square().sum(1)[:, None], columns, size)
-            toward, outward = torch.autograd.grad(k.sum(), (products, columns))
+            toward, outward = torch.autograd.grad(k.sum(), (products, columns), materialize_grads=True)
         k = k.detach()
-        u, b = _times(_times(k, self.dual) - y, self.dual.T), _times(k, self.inverse)
-        pairs = u[:, :, None] * b[:, None, :]
-        pairs = pairs + pairs.transpose(1, 2)
-        on_others = -pairs * self.across  # (B, m, m): how much of s_l
-        on_itself = 2.0 * (u * outward - (pairs * self.along).sum(2) - u * b * self.own)
-        on_itself = on_itself - 2.0 * self.ridge / count * (u * b).sum(1, keepdim=True) * self.own
-        on_others.diagonal(dim1=1, dim2=2).add_(on_itself)
-        gradients = torch.bmm(on_others, s.expand(len(x), *s.shape))
-        return 2.0 * torch.addcmul(gradients, (u * toward)[:, :, None], x[:, None, :])
+        u, b = row_products(row_products(k, self.dual) - y, self.dual.T), row_products(k, self.inverse)
+        # -2 (u_j b_l + b_j u_l) ∂K_jl / ∂(s_j·s_l), how much of s_l; then what changes with |s_j|² alone, of s_j itself
+        on_others = torch.bmm(torch.stack([u, b], 2), torch.stack([b, u], 1)).mul_(-2.0 * self.across)
+        of_lengths = u * row_products(b, self.along.T) + b * row_products(u, self.along.T)
+        on_itself = u * outward - of_lengths - u * b * self.own
+        on_itself = on_itself - self.ridge / count * (u * b).sum(1, keepdim=True) * self.own
+        on_others.diagonal(dim1=1, dim2=2).add_(4.0 * on_itself)
+        return 2.0 * u * toward, on_others
 
-
-def _times(rows: Tensor, matrix: Tensor) -> Tensor:
-    """Each row times the matrix, added up by itself: its place in a batch must not matter to the last bit."""
-    return (rows[:, None, :] * matrix.T).sum(2)
+    def gradients(self, x: Tensor, y: Tensor) -> Tensor:
+        """The gradients themselves: (B, m, P)."""
+        left, mixing = self.factors(x, y)
+        gradients = torch.bmm(mixing, self.inputs.expand(len(x), *self.inputs.shape))
+        return torch.addcmul(gradients, left[:, :, None], x.flatten(1)[:, None, :])

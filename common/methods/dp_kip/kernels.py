@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -35,6 +36,31 @@ Kernel = Callable[[Tensor, Tensor], Tensor]
 
 FeatureMap = Callable[[Tensor], Tensor]
 """Inputs (N, ...) ↦ features (N, D)."""
+
+
+class ProductKernel(Protocol):
+    """A kernel that is a function of inner products alone, elementwise."""
+
+    def of_products(self, products: Tensor, of_x: Tensor, of_z: Tensor, size: int) -> Tensor:
+        """The kernel of inputs of `size` numbers with these x·z, |x|² and |z|²."""
+        ...
+
+    def of_itself(self, of_x: Tensor, size: int) -> Tensor:
+        """The kernel of an input and itself, from |x|²."""
+        ...
+
+
+@dataclass(frozen=True)
+class InnerProduct:
+    """x·z: with features for inputs, the kernel of these features."""
+
+    def of_products(self, products: Tensor, of_x: Tensor, of_z: Tensor, size: int) -> Tensor:
+        """The products as they are."""
+        return products * 1.0
+
+    def of_itself(self, of_x: Tensor, size: int) -> Tensor:
+        """|x|²."""
+        return of_x * 1.0
 
 
 @dataclass(frozen=True)

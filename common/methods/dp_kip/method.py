@@ -1,4 +1,4 @@
-"""DP-KIP (Vinaroz and Park, TMLR 2024) with the tangent kernel of a fully connected network: the public half.
+"""DP-KIP (Vinaroz and Park, TMLR 2024), by noisy gradients: the public half of `dp-kip` and `dp-kip-features`.
 
 A small labelled set, the support set, is optimised until its kernel ridge regression classifies the records. Released,
 in each of `steps` stages: the sum, over a Poisson sample of the records, of the gradients of their losses with respect
@@ -9,15 +9,19 @@ coordinator that holds the set asks for one noisy gradient after the other. All 
 Where we differ from the paper: samples are Poisson samples, as its accounting assumes, and accounted for by privacy
 loss distributions; sums are never divided by private sizes (Adam takes no notice of scale); the set starts from noise,
 never from records; pixels stay in [0, 1], in which form they are stored; labels are balanced.
+
+`dp-kip-features` is a variant, and not the published algorithm: gradients are taken, clipped and summed with respect to
+the features of the support images, and the noisy sum is led back to pixels through the public Jacobian.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from dpdd.common.errors import ConfigError
 from dpdd.common.methods.base import Method, RunDescription
-from dpdd.common.methods.dp_kip.settings import GradientSettings, GradientSynthesisSettings
+from dpdd.common.methods.dp_kip.settings import LEARNERS, GradientSettings, GradientSynthesisSettings
 from dpdd.common.methods.plan import Plan
 from dpdd.common.privacy.clipping import Layout
 from dpdd.common.wire.request import ReleaseRequest
@@ -32,12 +36,38 @@ if TYPE_CHECKING:
 class DPKIP(Method[GradientSettings, GradientSynthesisSettings], family="dp_kip"):
     """Kernel inducing points by noisy gradients."""
 
+    learners: ClassVar[tuple[str, ...]] = LEARNERS
+
+    def settings(self, values: Mapping[str, Any]) -> GradientSettings:
+        """Checked: the published algorithm clips with respect to pixels, and its variant with respect to features."""
+        settings = super().settings(values)
+        if settings.clip_in != ("features" if self.preset else "pixels"):
+            raise ConfigError(
+                f"settings of {self.name} have clip_in = {settings.clip_in!r}: dp-kip clips gradients with respect to "
+                "pixels, as published, and dp-kip-features with respect to features"
+            )
+        return settings
+
+    def resolve(
+        self, settings: GradientSettings, run: RunDescription, epsilon: float, delta: float
+    ) -> GradientSettings:
+        """Settings that name the network of the kernel's features."""
+        from dpdd.common.methods.dp_kip.features import with_backbone
+
+        return with_backbone(settings, run.shape)
+
+    def backbones(self, settings: GradientSettings) -> tuple[str, ...]:
+        """The network of the kernel's features, where it has any."""
+        return (settings.backbone,) if settings.kernel == "scattering" else ()
+
+    rounds = True
+
     def stages(self, settings: GradientSettings) -> int:
         """A gradient each."""
         return settings.steps
 
     def layout(self, settings: GradientSettings, run: RunDescription, stage: int) -> Layout:
-        """One number for every free pixel of the support set, over all records."""
+        """One number for every free pixel of the support set, or for every feature, over all records."""
         from dpdd.common.methods.dp_kip import planning
 
         return planning.layout(settings, run)
@@ -48,6 +78,12 @@ class DPKIP(Method[GradientSettings, GradientSynthesisSettings], family="dp_kip"
 
         return planning.plan(request, settings)
 
+    def check_round(self, request: ReleaseRequest, settings: GradientSettings) -> None:
+        """The support set has to be one."""
+        from dpdd.common.methods.dp_kip import planning
+
+        planning.check_input(request, settings, RunDescription.of(request))
+
     def stage_input(
         self, statistics: Sequence[Statistics], settings: GradientSettings, run: RunDescription
     ) -> Mapping[str, NDArray]:
@@ -55,6 +91,14 @@ class DPKIP(Method[GradientSettings, GradientSynthesisSettings], family="dp_kip"
         from dpdd.common.methods.dp_kip import planning
 
         return planning.stage_input(statistics, settings, run)
+
+    def advance(
+        self, state: Any, statistics: Statistics, settings: GradientSettings, run: RunDescription
+    ) -> tuple[Any, Mapping[str, NDArray]]:
+        """One step of Adam more."""
+        from dpdd.common.methods.dp_kip import planning
+
+        return planning.advance(state, statistics, settings, run)
 
     def working_memory(self, settings: GradientSettings, run: RunDescription, stage: int) -> int:
         """A batch of gradients, and what goes into them."""

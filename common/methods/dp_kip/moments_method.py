@@ -12,11 +12,11 @@ releases serves both methods (`synthesis.also` in a scenario).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpdd.common.errors import ConfigError
 from dpdd.common.methods.base import Method, RunDescription
-from dpdd.common.methods.dp_kip.settings import MomentsSettings
+from dpdd.common.methods.dp_kip.settings import LEARNERS, MomentsSettings
 from dpdd.common.methods.plan import ArrayType
 from dpdd.common.methods.sps.releases import SPSReleases
 from dpdd.common.methods.sps.settings import MethodSettings
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 class KIPMoments(SPSReleases, Method[MethodSettings, MomentsSettings], family="sps"):
     """Kernel inducing points from released moments of the image embedding."""
+
+    learners: ClassVar[tuple[str, ...]] = LEARNERS
 
     def settings(self, values: Mapping[str, Any]) -> MethodSettings:
         """SPS's settings; ConfigError where nothing of the image embedding is released."""

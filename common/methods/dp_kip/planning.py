@@ -11,9 +11,12 @@ from numpy.typing import NDArray
 
 from dpdd.common.errors import ConfigError
 from dpdd.common.methods.base import RunDescription
-from dpdd.common.methods.dp_kip.descent import descend, free_pixels, labels_of, size_of
+from dpdd.common.methods.dp_kip.descent import Descent, free_pixels, labels_of, size_of
+from dpdd.common.methods.dp_kip.features import input_size, network_of
+from dpdd.common.methods.dp_kip.following import GRADIENT, followed, mean_gradient
 from dpdd.common.methods.dp_kip.settings import GradientSettings, GradientSynthesisSettings
-from dpdd.common.methods.plan import Plan, sums_of
+from dpdd.common.methods.dp_kip.table_inputs import decoded, support_shape
+from dpdd.common.methods.plan import LEAST_NOISE, Plan, sums_of
 from dpdd.common.privacy.accounting import Guarantee, calibrate, guarantee
 from dpdd.common.privacy.clipping import Layout, global_segment
 from dpdd.common.privacy.events import NonPrivate
@@ -23,30 +26,34 @@ from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.common.synthesis.statistics import Statistics
 from dpdd.common.wire.request import ReleaseRequest
 
-GRADIENT, SUPPORT = "gradient", "support"
-"""The released sum, and what later stages are asked with."""
+SUPPORT = "support"
+"""What later stages are asked with."""
 BATCH = 32
-"""Records at a time, in a silo."""
+"""Records at a time, in a silo, where their gradients are factors."""
+DENSE_BATCH = {"fc-ntk": 32, "scattering": 1}
+"""Records at a time where gradients are made: through features each takes as long as all support images forward."""
 MOST_NUMBERS = 1 << 26
 """What a batch of gradients may have."""
-LEAST_NOISE = 0.25
-"""The least σ of a step. If samples are so rare that δ alone covers them, no noise at all would be (ε, δ)-private."""
 
 
 def layout(settings: GradientSettings, run: RunDescription) -> Layout:
     """One segment over all records; ConfigError for a support set that is too large to have gradients of."""
-    if BATCH * size_of(settings, run) > MOST_NUMBERS:
+    images = settings.support_per_class * len(run.classes)
+    in_features = settings.clip_in == "features"
+    size = images * input_size(settings, run) if in_features else size_of(settings, run)
+    if BATCH * size > MOST_NUMBERS:
         raise ConfigError(
-            f"a support set of {size_of(settings, run)} pixels is too large; {MOST_NUMBERS // BATCH} is the most"
+            f"a support set of {size} {settings.clip_in} is too large; {MOST_NUMBERS // BATCH} is the most"
         )
-    return Layout((global_segment(GRADIENT, int(free_pixels(settings, run).sum()), len(run.classes)),))
+    width = size if in_features else int(free_pixels(settings, run).sum())
+    return Layout((global_segment(GRADIENT, width, len(run.classes)),))
 
 
 def plan(request: ReleaseRequest, settings: GradientSettings) -> Plan:
     """The cost of one step, and that of all; ConfigError for a request that no silo could answer."""
     run = RunDescription.of(request)
     sums = layout(settings, run)
-    _check_input(request, settings, run)
+    check_input(request, settings, run)
     released = sums_of(sums)
     if math.isinf(request.epsilon):
         return Plan(NonPrivate(), Guarantee(math.inf, request.delta, "none"), 0.0, sums.coordinates, released)
@@ -87,8 +94,9 @@ def _guaranteed(sigma: float, delta: float, rate: float, steps: int) -> Guarante
     return guarantee(sampled_event(sigma, rate, steps), delta)
 
 
-def _check_input(request: ReleaseRequest, settings: GradientSettings, run: RunDescription) -> None:
-    shape = (settings.support_per_class * len(run.classes), *run.shape)
+def check_input(request: ReleaseRequest, settings: GradientSettings, run: RunDescription) -> None:
+    """ConfigError unless the stage input is a support set, and there is one from the second stage on."""
+    shape = (settings.support_per_class * len(run.classes), *support_shape(run))
     expected = {SUPPORT: shape} if request.stage else {}
     given = {name: array.shape for name, array in request.stage_input.items()}
     fine = all(
@@ -103,8 +111,15 @@ def stage_input(
     statistics: Sequence[Statistics], settings: GradientSettings, run: RunDescription
 ) -> dict[str, NDArray[np.float32]]:
     """The support set after as many steps as there are statistics."""
-    *_, support = descend((stage.sums[GRADIENT] for stage in statistics), settings, run)
-    return {SUPPORT: support}
+    return {SUPPORT: followed(statistics, settings, run)[-1]}
+
+
+def advance(
+    state: Descent | None, statistics: Statistics, settings: GradientSettings, run: RunDescription
+) -> tuple[Descent, dict[str, NDArray[np.float32]]]:
+    """One step more; the same as following all of them from the start."""
+    after = (state or Descent.begin(settings, run)).along(mean_gradient(statistics))
+    return after, {SUPPORT: after.support}
 
 
 def synthesise(
@@ -113,19 +128,24 @@ def synthesise(
     synthesis: GradientSynthesisSettings,
     run: RunDescription,
 ) -> LabelledSet:
-    """The mean of the last support sets, as images."""
-    total, last = np.zeros(1), min(synthesis.average_last, len(statistics))
-    for step, support in enumerate(descend((stage.sums[GRADIENT] for stage in statistics), settings, run), start=1):
-        if step > len(statistics) - last:
-            total = total + support.astype(np.float64) / last
+    """The mean of the last support sets, as images, or as rows of codes."""
+    supports = followed(statistics, settings, run)[-synthesis.average_last :]
+    total = np.mean([support.astype(np.float64) for support in supports], axis=0)
     labels = labels_of(settings, run)
     kept = np.arange(len(labels)) % settings.support_per_class < run.images_per_class
+    if run.table is not None:
+        return LabelledSet(
+            decoded(run, settings, total[kept], labels[kept]), labels[kept], run.classes, schema=run.table
+        )
     return LabelledSet(np.rint(255.0 * total[kept]).astype(np.uint8), labels[kept], run.classes)
 
 
 def working_memory(settings: GradientSettings, run: RunDescription) -> int:
-    """Bytes: gradients of a batch four times over, matrices between the support images, and the set's own."""
-    images = settings.support_per_class * len(run.classes)
-    return 8 * (
-        4 * BATCH * size_of(settings, run) + 6 * BATCH * images**2 + 12 * images**2 + 8 * size_of(settings, run)
-    )
+    """Bytes: gradients of a batch and what they are made of, the set's own, and features on their way."""
+    images, inputs = settings.support_per_class * len(run.classes), input_size(settings, run)
+    batch = BATCH if settings.factored else DENSE_BATCH[settings.kernel]
+    numbers = 8 * BATCH * (images**2 + inputs) + 12 * images**2 + 8 * images * inputs
+    numbers += 4 * batch * size_of(settings, run) if not settings.factored else 0
+    network = network_of(settings, run)
+    looked_at = 0 if network is None else network.working_memory(run.shape, 4 * images + BATCH)
+    return 8 * numbers + looked_at

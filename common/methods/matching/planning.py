@@ -20,7 +20,7 @@ from dpdd.common.methods.matching.specification import (
     signal_settings,
     stage_input_shapes,
 )
-from dpdd.common.methods.plan import ArrayType, Plan, sums_of
+from dpdd.common.methods.plan import LEAST_NOISE, ArrayType, Plan, sums_of
 from dpdd.common.models.random_net import feature_count
 from dpdd.common.privacy.accounting import Guarantee, calibrate, guarantee
 from dpdd.common.privacy.events import Event, Gaussian, NonPrivate, compose
@@ -35,9 +35,6 @@ BATCH = 16
 
 MOST_NUMBERS = 1 << 28
 """What a coordinator can make a silo hold at once."""
-
-LEAST_NOISE = 0.25
-"""The least σ of a draw. If samples are so rare that δ alone covers them, no noise at all would be (ε, δ)-private."""
 
 
 def plan(request: ReleaseRequest, settings: MethodSettings) -> Plan:

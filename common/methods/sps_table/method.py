@@ -14,35 +14,16 @@ from typing import TYPE_CHECKING
 
 from dpdd.common.methods.base import Method, RunDescription
 from dpdd.common.methods.plan import ArrayType
+from dpdd.common.methods.sps_table.releases import SPSTableReleases
 from dpdd.common.methods.sps_table.settings import MethodSettings, SynthesisSettings
-from dpdd.common.privacy.clipping import Layout
-from dpdd.common.privacy.counting import BLOCK, COPIES
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from dpdd.common.synthesis.labelled_set import LabelledSet
     from dpdd.common.synthesis.statistics import Statistics
-    from dpdd.common.synthesis.table_teacher import TableTeacher
 
 
-class SPSTable(Method[MethodSettings, SynthesisSettings], family="sps_table"):
+class SPSTable(SPSTableReleases, Method[MethodSettings, SynthesisSettings], family="sps_table"):
     """Class-conditional marginals of columns and of their pairs."""
-
-    def layout(self, settings: MethodSettings, run: RunDescription, stage: int) -> Layout:
-        """The marginals of columns by class, a count per class, and the marginals of pairs."""
-        from dpdd.common.methods.sps_table.marginals import marginals
-
-        return marginals(settings, run).layout
-
-    def count_weight(self, settings: MethodSettings, stage: int) -> float:
-        """A coordinate of its own in the same vector."""
-        return settings.count_weight
-
-    def working_memory(self, settings: MethodSettings, run: RunDescription, stage: int) -> int:
-        """A block of records, and the places that they are counted at."""
-        return COPIES * BLOCK * 8 * (len(run.columns) + 1)
 
     def synthesise(
         self,
@@ -67,11 +48,3 @@ class SPSTable(Method[MethodSettings, SynthesisSettings], family="sps_table"):
         teacher = {"teacher": ArrayType("float32", (classes, cells + 1))}
         soft = ArrayType("float32", (classes * run.images_per_class, classes), at_most=True)
         return {**teacher, "soft": soft} if synthesis.soft_labels else teacher
-
-    def teacher_of(self, weights: NDArray[np.float32], settings: MethodSettings, run: RunDescription) -> TableTeacher:
-        """The classifier with these weights on the table's cells."""
-        from dpdd.common.synthesis.table_teacher import TableTeacher
-
-        if run.table is None:
-            raise ValueError("they are for a table, and the records are none")
-        return TableTeacher(weights, run.table)

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from dpdd.client.mechanisms import matching as mechanism
+from dpdd.client.mechanisms.base import stacked
 from dpdd.client.mechanisms.matching import MECHANISM
 from dpdd.client.records.records import Records
 from dpdd.client.silo import Silo
@@ -565,7 +566,13 @@ def test_noise_is_in_every_draw_and_has_the_stated_width() -> None:
     assert not np.isclose(noise[:, None], noise[None]).all(axis=2)[~np.eye(40, dtype=bool)].any()
     # The counts of all draws together carry the noise of one.
     many = [
-        mechanism._stacked({f"{n} {k}": a for n in range(40) for k, a in _noise(sigma, n + 40 * trial)}, chosen)
+        stacked(
+            {f"{n} {k}": a for n in range(40) for k, a in _noise(sigma, n + 40 * trial)},
+            "signal",
+            "count",
+            40,
+            short=True,
+        )
         for trial in range(200)
     ]
     counts = np.concatenate([each["count"] for each in many]) / FIXED_POINT_ONE / sigma

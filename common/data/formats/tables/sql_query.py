@@ -30,7 +30,7 @@ ROWS = 1 << 13
 _NAMES = 60
 _SHORT = {
     "postgresql": f"left(CAST({{0}} AS text), {LONGEST_CELL + 1})",
-    "sqlite": "CASE WHEN typeof({0}) IN ('text', 'blob') AND "
+    "sqlite": "CASE WHEN {0} COLLATE BINARY >= '' AND "  # texts and blobs: numbers are less than any text
     f"length(CAST({{0}} AS BLOB)) > {LONGEST_BYTES} THEN NULL ELSE {{0}} END",
 }
 """How a database is asked for a cell: one that is too long is not sent whole."""

@@ -50,6 +50,24 @@ def test_the_scale_of_sums_does_not_matter() -> None:
     np.testing.assert_allclose(one, other, atol=1e-6)
 
 
+def test_a_round_that_silos_missed_has_the_scale_of_the_others() -> None:
+    """The mean over those who answered: of silos that say the same, it does not matter how many there were."""
+    alike = [
+        Statistics({"gradient": silos * each}, 1.0, silos)
+        for silos, each in zip((4, 2, 1, 3), gradients(4), strict=True)
+    ]
+    one, other = (DPKIP.stage_input(each, SETTINGS, RUN)["support"] for each in (statistics(4), alike))
+    np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+def test_round_by_round_is_the_same_as_all_at_once() -> None:
+    state = None
+    for count, each in enumerate(statistics(6), start=1):
+        state, asked = DPKIP.advance(state, each, SETTINGS, RUN)
+        at_once = DPKIP.stage_input(statistics(6)[:count], SETTINGS, RUN)
+        np.testing.assert_array_equal(asked["support"], at_once["support"])
+
+
 def test_frozen_pixels_stay_and_are_not_released() -> None:
     frozen = SETTINGS.model_copy(update={"frozen": 0.4})
     free = free_pixels(frozen, RUN)

@@ -12,10 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from dpdd.common.data.formats.spec import DataSpec, SourceSpec
 from dpdd.common.data.formats.tables import sql_query
+from dpdd.common.data.table.arrow_cells import LONGEST_BYTES
 from dpdd.common.errors import ConfigError, DataError
 from tests.common.data.formats.tables.sources import NAMES, RECORDS, codes, expected, spec, write_sqlite
 
@@ -52,6 +54,33 @@ def test_cells_of_sqlite_may_be_anything(tmp_path: Path) -> None:
     connection.close()
     broken = (1, 2, "heart", "2001-05-17", "?", "none")
     assert codes(tmp_path, of_sqlite()) == expected([*odd, broken])
+
+
+def test_sqlite_sends_no_cell_that_is_too_long_whatever_its_column_is_declared_as(tmp_path: Path) -> None:
+    declared = ["c0 INTEGER", "c1 REAL", "c2 NUMERIC", "c3 TEXT", "c4 BLOB", "c5", "c6 TEXT COLLATE RTRIM"]
+    names = [each.split()[0] for each in declared]
+    fine = [7, 2.5, "", b"", "0" * LONGEST_BYTES, b"\x00" * LONGEST_BYTES, None, -1, 10**18, "12", " ", "\x00"]
+    long = ["9" * (LONGEST_BYTES + 1), "ü" * (LONGEST_BYTES // 2 + 1), "\x00" * (LONGEST_BYTES + 1),
+            b"\xff" * (LONGEST_BYTES + 1), " " * (LONGEST_BYTES + 1)]  # fmt: skip
+    with sqlite3.connect(tmp_path / "records.db") as connection:
+        connection.execute(f"CREATE TABLE patients ({', '.join(declared)})")
+        marks = ", ".join("?" * len(declared))
+        connection.executemany(
+            f"INSERT INTO patients VALUES ({marks})", ([cell] * len(declared) for cell in [*fine, *long])
+        )
+        connection.text_factory = bytes
+        stored = connection.execute(QUERY).fetchall()
+    [block] = sql_query.blocks(of_sqlite(), tmp_path, names)
+    columns = [each.to_pylist() if isinstance(each, pa.Array) else list(each) for each in block.columns]
+    sent = [[_as_bytes(cell) for cell in row] for row in zip(*columns, strict=True)]
+    assert sent[: len(fine)] == [[_as_bytes(cell) for cell in row] for row in stored[: len(fine)]]
+    for row, kept in zip(sent[len(fine) :], stored[len(fine) :], strict=True):
+        # long digits are a number in a column of numbers, and short there
+        assert row == [None if isinstance(cell, bytes) else cell for cell in kept]
+
+
+def _as_bytes(cell: object) -> object:
+    return cell.encode() if isinstance(cell, str) else cell
 
 
 def test_nothing_is_written(tmp_path: Path) -> None:

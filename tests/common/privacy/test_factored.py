@@ -1,0 +1,177 @@
+"""Sums of factors, against contributions that are made, in whole numbers of any size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from dpdd.common.privacy.clipping import FIXED_POINT_ONE, Layout, class_segment, global_segment
+from dpdd.common.privacy.entropy import SeededEntropy
+from dpdd.common.privacy.events import NonPrivate
+from dpdd.common.privacy.factored import ROOM, Basis, FactoredSum, Factors
+from dpdd.common.privacy.privatise import privatise
+
+SHAPES = [(5, 12), (6, 4), (1, 3), (20, 60)]
+
+
+def rows(count: int, width: int, seed: int = 0) -> NDArray[np.float64]:
+    return np.random.Generator(np.random.PCG64(seed)).random((count, width))
+
+
+def factors(number: int, count: int, width: int, size: float = 1.0, seed: int = 1) -> Factors:
+    generator = np.random.Generator(np.random.PCG64(seed))
+    shapes = ((number, count), (number, count, count), (number, width))
+    left, mixing, right = (torch.from_numpy(generator.standard_normal(shape)).float() for shape in shapes)
+    return Factors(size * left, size * mixing / count, right.abs())
+
+
+def contributions(grid: Factors, basis: Basis) -> NDArray[np.object_]:
+    """p ⊗ x + M V in Python's whole numbers: (N, m, P)."""
+    p, q, x, v = (each.numpy().astype(object) for each in (grid.left, grid.mixing, grid.right, basis.rows))
+    whole = np.vectorize(int, otypes=[object])
+    p, q, x, v = (whole(each) for each in (p, q, x, v))
+    return np.array([np.outer(a, c) + b.dot(v) for a, b, c in zip(p, q, x, strict=True)])
+
+
+def squared_norms(grid: Factors, basis: Basis) -> list[int]:
+    return [int((each.ravel() ** 2).sum()) for each in contributions(grid, basis)]
+
+
+@pytest.mark.parametrize("size", [0.003, 1.0, 1e6])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_contributions_are_those_of_real_numbers_clipped_to_norm_1(shape: tuple[int, int], size: float) -> None:
+    support, given = rows(*shape), factors(40, *shape, size=size)
+    basis = Basis.of(support)
+    grid = basis.to_grid(given)
+    assert max(squared_norms(grid, basis)) <= FIXED_POINT_ONE**2
+    made = np.einsum("ij,ik->ijk", given.left.numpy(), given.right.numpy()) + given.mixing.numpy() @ support
+    norms = np.sqrt(np.square(made).sum((1, 2), keepdims=True))
+    found = contributions(grid, basis).astype(np.float64) / FIXED_POINT_ONE
+    wrong = np.sqrt(np.square(found - made / np.maximum(norms, 1.0)).sum((1, 2)))
+    # what factors of 20 bits together can tell, and three times the room (some records need more, and have 2^-5)
+    assert np.median(wrong) < 0.02 and (wrong < 0.07).all(), (np.median(wrong), wrong.max())
+    assert np.median(np.sqrt(np.square(found).sum((1, 2))) - np.minimum(norms.ravel(), 1.0)) > -3.0 * ROOM - 0.002
+
+
+HOSTILE: dict[str, Callable[[Factors], None]] = {
+    "a record of huge numbers": lambda f: f.right[3].mul_(1e30),
+    "factors of huge numbers": lambda f: f.mixing[3].mul_(1e30),
+    "factors that overflow": lambda f: f.left[3].fill_(3e38),
+    "tiny factors": lambda f: f.mixing[3].mul_(1e-40),
+    "a NaN": lambda f: f.mixing[3, 0, 1].fill_(math.nan),
+    "an infinity": lambda f: f.left[3, 2].fill_(math.inf),
+    "an infinite record": lambda f: f.right[3].fill_(-math.inf),
+    "a NaN in a record": lambda f: f.right[3, 1].fill_(math.nan),
+    "nothing": lambda f: f.right[3].fill_(0.0),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_hostile_record_has_norm_1_at_most_and_leaves_the_others_alone(what: str) -> None:
+    basis, given = Basis.of(rows(5, 12)), factors(9, 5, 12)
+    before = basis.to_grid(given)
+    HOSTILE[what](given)
+    after = basis.to_grid(given)
+    assert squared_norms(after, basis)[3] <= FIXED_POINT_ONE**2
+    others = [number for number in range(9) if number != 3]
+    for one, other in zip(vars(before).values(), vars(after).values(), strict=True):
+        assert torch.equal(one[others], other[others]) and bool(torch.isfinite(other).all())
+    if what in ("a NaN", "an infinity", "an infinite record", "a NaN in a record"):
+        assert not any(bool(each[3].any()) for each in vars(after).values())
+
+
+def test_terms_that_cancel_are_bounded_all_the_same() -> None:
+    """Q S = -p ⊗ x but for a little: what is left is what is clipped."""
+    generator = np.random.Generator(np.random.PCG64(3))
+    for nearly in (1e-1, 1e-3, 1e-5, 0.0):
+        support = generator.random((6, 10))
+        weights = generator.standard_normal((8, 6))
+        p = generator.standard_normal((8, 6))
+        given = Factors(
+            torch.from_numpy(1e3 * p),
+            torch.from_numpy(-1e3 * p[:, :, None] * weights[:, None, :] * (1.0 - nearly)),
+            torch.from_numpy(weights @ support),
+        )
+        basis = Basis.of(support)
+        assert max(squared_norms(basis.to_grid(given), basis)) <= FIXED_POINT_ONE**2
+
+
+@pytest.mark.parametrize("case", ["twice the same row", "a row of zeros", "zeros alone", "more rows than numbers"])
+def test_rows_may_depend_on_each_other(case: str) -> None:
+    support = rows(5, 12)
+    support = {
+        "twice the same row": np.concatenate([support, support[:1]]),
+        "a row of zeros": np.concatenate([support, 0.0 * support[:1]]),
+        "zeros alone": 0.0 * support,
+        "more rows than numbers": rows(30, 12),
+    }[case]
+    basis, given = Basis.of(support), factors(9, len(support), 12)
+    grid = basis.to_grid(given)
+    norms = squared_norms(grid, basis)
+    assert max(norms) <= FIXED_POINT_ONE**2 and min(norms) > (0.95 * FIXED_POINT_ONE) ** 2
+
+
+def total_of(given: Factors, basis: Basis, parts: list[list[int]]) -> NDArray[np.int64]:
+    count, width = len(basis.mixing), basis.rows.shape[1]
+    number = len(given.left)
+    total = FactoredSum(Layout((global_segment("x", count * width, classes=2),)), 1.0, number, SeededEntropy(1), basis)
+    for part in parts:
+        total.add_factors(np.array(part), Factors(*(each[part] for each in vars(given).values())))
+    return privatise(total, NonPrivate(), SeededEntropy(1)).arrays["x"]
+
+
+def test_sums_are_exact_in_any_order_and_number_of_parts() -> None:
+    basis, given = Basis.of(rows(5, 12)), factors(16, 5, 12)
+    expected = contributions(basis.to_grid(given), basis).sum(0).ravel().astype(np.int64)
+    for parts in (
+        [[*range(16)]],
+        [[*range(15, -1, -1)]],
+        [[number] for number in range(16)],
+        [[3, 1], [*range(4, 16)], [0, 2]],
+    ):
+        np.testing.assert_array_equal(total_of(given, basis, parts)[0], expected)
+
+
+def test_padding_is_not_added() -> None:
+    basis, given = Basis.of(rows(5, 12)), factors(8, 5, 12)
+    total = FactoredSum(Layout((global_segment("x", 60, classes=2),)), 1.0, 3, SeededEntropy(1), basis)
+    total.add_factors(np.arange(3), given)
+    expected = contributions(basis.to_grid(given), basis)[:3].sum(0).ravel().astype(np.int64)
+    np.testing.assert_array_equal(privatise(total, NonPrivate(), SeededEntropy(1)).arrays["x"][0], expected)
+
+
+def test_only_members_are_added_each_once_and_nothing_after_the_noise() -> None:
+    basis, layout = Basis.of(rows(5, 12)), Layout((global_segment("x", 60, classes=2),))
+    total = FactoredSum(layout, 0.5, 40, SeededEntropy(2), basis)
+    members = total.members
+    assert 5 < len(members) < 35
+    stranger = next(number for number in range(40) if number not in members)
+    for wrong in ([stranger], [int(members[0]), int(members[0])]):
+        with pytest.raises(ValueError, match="only members"):
+            total.add_factors(np.array(wrong), factors(len(wrong), 5, 12))
+    with pytest.raises(ValueError, match="factors of its own"):
+        total.add_factors(members, factors(len(members) - 1, 5, 12))
+    with pytest.raises(TypeError, match="use add_factors"):
+        total.add_members(members[:1], np.ones((1, 60)), np.zeros(1, np.int64))
+    with pytest.raises(ValueError, match="never added"):
+        privatise(total, NonPrivate(), SeededEntropy(1))
+    total.add_factors(members, factors(len(members), 5, 12))
+    with pytest.raises(ValueError, match="only members"):
+        total.add_factors(members[:1], factors(1, 5, 12))
+    privatise(total, NonPrivate(), SeededEntropy(1))
+    with pytest.raises(RuntimeError, match="privatised already"):
+        total.add_factors(members[:1], factors(1, 5, 12))
+
+
+def test_a_layout_that_does_not_fit_is_refused() -> None:
+    basis = Basis.of(rows(5, 12))
+    for segment in (global_segment("x", 59, classes=2), class_segment("x", 60, classes=2)):
+        with pytest.raises(ValueError, match="one segment of 60 numbers"):
+            FactoredSum(Layout((segment,)), 1.0, 1, SeededEntropy(1), basis)
+    with pytest.raises(ValueError, match="finite rows"):
+        Basis.of(np.array([[1.0, math.nan]]))
