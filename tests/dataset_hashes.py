@@ -62,7 +62,7 @@ CASES: dict[str, dict[str, str]] = {
     "sps-decentralised": {
         "method": 'name = "sps"\nmode = "decentralised"\n[method.settings]\nfeatures = 64\nstages = 2',
         "synthesis": "settings = { steps = 20, portrait_weight = 2.0, jostling = 0.04 }",
-        "evaluation": 'labels = "soft"',
+        "evaluation": 'labels = "soft"\ndownstream = ["convnet"]',
     },
     "dosser": {
         "method": f'name = "dosser"\n[method.settings]\n{MATCHING}moments = 2\nwhitening = 0.5',
@@ -113,7 +113,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as home:
             scenario = name
             if name in CASES:
-                blank = {"synthesis": "", "evaluation": ""}
+                blank = {"synthesis": "", "evaluation": 'downstream = ["convnet"]'}
                 (Path(home) / "small.toml").write_text(SMALL.format(**{**blank, **CASES[name]}))
                 scenario = str(Path(home) / "small.toml")
             result = run(options.program, scenario, Path(home) / "run")

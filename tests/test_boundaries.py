@@ -268,7 +268,7 @@ def test_only_the_mechanisms_and_the_simulator_privatise() -> None:
         if "_made_by=_ONLY_HERE" in text:
             assert path.name in ("privatise.py", "release.py"), path
         calls = [n for n in ast.walk(syntax(path)) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)]
-        if any(call.func.id in ("ClippedSum", "CountedSum") for call in calls):  # type: ignore[attr-defined]
+        if any(call.func.id in ("ClippedSum", "CountedSum", "SampledSum", "FactoredSum") for call in calls):  # type: ignore[attr-defined]
             assert path.parent.relative_to(ROOT) == Path("client/mechanisms"), path
 
 

@@ -76,6 +76,10 @@ _LEARNER = """
 width = 32
 steps = 200
 augmentations = 3000
+[evaluation.convnet_dd]
+runs = 1
+width = 32
+steps = 150
 """
 
 STUDIES: Mapping[str, Study] = {

@@ -21,7 +21,7 @@ from dpdd.client.anchor import Anchor
 from dpdd.client.coordinator_memory import CoordinatorMemory
 from dpdd.client.ledger.position import Position
 from dpdd.client.transport.stored_releases import StoredReleases
-from dpdd.client.worker import frames
+from dpdd.client.worker import endings, frames
 from dpdd.client.worker import worker as workers
 from dpdd.client.worker.limits import Limits
 from dpdd.client.worker.plan_json import plan_to_json
@@ -98,7 +98,7 @@ def _of_workers() -> Iterator[Target]:
         if kind is frames.Kind.RESULT:
             decode_release(payload)
         if kind is frames.Kind.ERROR:
-            raise workers._error_of(payload, _LIMITS)
+            raise endings.error_of(payload, _LIMITS)
 
     def frames_of(rng: random.Random) -> bytes:
         if rng.random() < 0.5:

@@ -48,7 +48,13 @@ HOSTILE: dict[str, Record] = {
     "a huge label": ("1", "2", "heart" * LETTERS, "2010-01-01", "1", "none"),
 }
 OTHERS: list[Record] = [(*record[:4], record[4] or "1", record[5]) for record in RECORDS * 3]
-METHODS = ("column-histograms", "dp-merf", "sps-table")
+METHODS = ("column-histograms", "dp-merf", "sps-table", "kip-table", "dp-cda", "dp-kip")
+SETTINGS = {
+    "dp-merf": {"features": 16},
+    "dp-cda": {"order": 1, "class_size": 1, "mixtures_per_class": 2},
+    "dp-kip": {"rate": 1.0, "support_per_class": 2},
+}
+"""Small ones; and everybody is in every sample."""
 
 
 def write_csv(base: Path, records: Sequence[Record]) -> DataSpec:
@@ -76,8 +82,7 @@ FORMS: dict[str, Callable[[Path, Sequence[Record]], DataSpec]] = {
 
 
 def request(method: str) -> ReleaseRequest:
-    settings = {"features": 16} if method == "dp-merf" else {}
-    named = query(method).settings(settings).on_wire()
+    named = query(method).settings(SETTINGS.get(method, {})).on_wire()
     return ReleaseRequest("x", method, named, float("inf"), 1e-5, SCHEMA.classes, SCHEMA.shape, 1, table=SCHEMA)
 
 

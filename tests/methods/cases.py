@@ -77,6 +77,15 @@ CASES = (
         settings={"pairs": 0.0, "count_weight": 0.3},
         synthesis={"teacher_rows": 0, **_FEW_STEPS},
     ),
+    Case.of_table(
+        "kip-table", settings={"count_weight": 0.3}, synthesis={"components": 4, "teacher_rows": 300, **_FEW_STEPS}
+    ),
+    Case.of_table(
+        "kip-table",
+        "no-pairs",
+        settings={"pairs": 0.0, "count_weight": 0.3},
+        synthesis={"components": 4, "teacher_rows": 300, "sweeps": 0, **_FEW_STEPS},
+    ),
     Case.of_table("column-histograms"),
     Case("sps", settings={"features": 24, "picture": 4}, synthesis=_FEW_STEPS),
     Case("sps", "stages", {"features": 16, "picture": 0, "stages": 3, "count_weight": 0.2}, _FEW_STEPS),
@@ -113,6 +122,8 @@ CASES = (
         {"labels": "solved", **_FEW_STEPS},
     ),
     Case("dp-kip", settings={"support_per_class": 2, "steps": 3, "rate": 0.5}),
+    Case.of_table("dp-kip", settings={"support_per_class": 2, "steps": 3, "rate": 0.5}),
+    Case.of_table("dp-kip", "frozen-table", settings={"support_per_class": 2, "steps": 2, "rate": 1.0, "frozen": 0.3}),
     Case(
         "dp-kip",
         "frozen",
@@ -120,6 +131,28 @@ CASES = (
         {"average_last": 2},
         (3, 6, 5),
     ),
+    Case(
+        "dp-kip",
+        "scattering",
+        {"support_per_class": 1, "steps": 2, "rate": 0.5, "kernel": "scattering"},
+        shape=(1, 9, 8),
+    ),
+    Case("dp-kip-features", settings={"support_per_class": 2, "steps": 2, "rate": 0.5}, shape=(1, 9, 8)),
+    Case(
+        "dp-kip-features",
+        "frozen",
+        {"support_per_class": 2, "steps": 3, "rate": 1.0, "frozen": 0.3, "clip": 1e3},
+        shape=(3, 10, 12),
+    ),
+    Case("dp-cda", settings={"mixtures_per_class": 3, "order": 4, "class_size": 8}),
+    Case(
+        "dp-cda",
+        "as-published",
+        {"mixtures_per_class": 2, "order": 3, "class_size": 2, "encoding": "exact", "clip": 0.2},
+        {"denoise": False, "spread": "mixtures"},
+        (3, 6, 5),
+    ),
+    Case.of_table("dp-cda", settings={"mixtures_per_class": 3, "order": 4, "class_size": 8}),
     Case("dosser", settings={**_MATCHING, "dimensions": 6}, synthesis=_FEW_STEPS),
     Case(
         "dosser",

@@ -181,12 +181,12 @@ def test_dp_sgd_learns_and_keeps_its_time(weights: str) -> None:
     assert ended == 1
 
 
-@pytest.mark.parametrize("share", [0.05, 0.5, 0.9])
+@pytest.mark.parametrize("share", [0.05, 0.9])
 def test_both_parts_of_fine_tuning_cost_the_budget_together(share: float) -> None:
-    settings = private_finetune.FineTuneSettings(share=share, batch=100, head=LogisticSettings(steps=20))
-    noise = private_finetune.planned(5000, 10, settings, 1.0, 1e-5)
+    settings = private_finetune.FineTuneSettings(share=share, batch=500, head=LogisticSettings(steps=20))
+    noise = private_finetune.planned(5000, 5, settings, 1.0, 1e-5)
     assert 0.999 < guarantee(noise.event(settings), 1e-5).epsilon <= 1.0 + 1e-9
     parts = settings.head.event(noise.head), PoissonGaussian(noise.network, noise.rate, noise.steps)
     alone = [guarantee(part, 1e-5).epsilon for part in parts]
     assert max(alone) < 1.0 < sum(alone)
-    assert (alone[1] > alone[0]) == (share > 0.5) or share == 0.5
+    assert (alone[1] > alone[0]) == (share > 0.5)

@@ -70,6 +70,7 @@ def main() -> None:
     parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0, 0.2])
     parser.add_argument("--other", type=Path, metavar="PYTHON", help="an interpreter that has dpmm")
     parser.add_argument("--mechanisms", nargs="+", default=["mst", "aim"], choices=("mst", "aim"))
+    parser.add_argument("--model-size", type=float, default=80.0, metavar="MB", help="bound of AIM's model (80)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep rows here, and use those that are here")
     parser.add_argument("--records", type=int, metavar="N", help="only the first N training records")
@@ -120,7 +121,8 @@ def theirs(mechanism: str, epsilon: float, train: LabelledRows, options: argpars
     np.savez(source, codes=codes_of(schema, train.rows, train.labels), sizes=np.array(schema.sizes))
     if not target.exists():
         script = Path(__file__).with_name("mst_and_aim.py")
-        command = [options.other, script, mechanism, f"{epsilon}", f"{DELTA}", f"{options.seed}", source, target]
+        numbers = (epsilon, DELTA, options.seed, options.model_size)
+        command = [options.other, script, mechanism, *numbers, source, target]
         subprocess.run(list(map(str, command)), check=True, env={**os.environ, **ONE_THREAD})
     with np.load(target) as archive:
         codes, took = archive["codes"], json.loads(str(archive["took"]))

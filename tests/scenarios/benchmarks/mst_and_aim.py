@@ -1,9 +1,10 @@
 """MST and AIM as the library `dpmm` has them, on codes of a table: run by `bench_tables` with another interpreter.
 
-    python mst_and_aim.py MECHANISM EPSILON DELTA SEED RECORDS.npz ROWS.npz
+    python mst_and_aim.py MECHANISM EPSILON DELTA SEED MEGABYTES RECORDS.npz ROWS.npz
 
 `RECORDS.npz` holds `codes` (records, columns) and `sizes` (columns): the public domain. `ROWS.npz` gets as many
-synthetic rows, and what they took. Nothing else of the library is used: no bins of its own, no structural zeros.
+synthetic rows, and what they took. `MEGABYTES` bounds AIM's model (80 as published takes many hours). Nothing else of
+the library is used: no bins of its own, no structural zeros.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import time
 
 
 def main(arguments: list[str]) -> None:
-    mechanism, epsilon, delta, seed, source, target = arguments
+    mechanism, epsilon, delta, seed, megabytes, source, target = arguments
     try:
         import numpy as np
         import pandas as pd
@@ -27,7 +28,7 @@ def main(arguments: list[str]) -> None:
     names = [f"c{at}" for at in range(len(sizes))]
     table = pd.DataFrame(codes, columns=names)
     pipeline = {"mst": MSTPipeline, "aim": AIMPipeline}[mechanism](
-        epsilon=float(epsilon), delta=float(delta), n_jobs=1, disable_processing=True, max_model_size=80
+        epsilon=float(epsilon), delta=float(delta), n_jobs=1, disable_processing=True, max_model_size=float(megabytes)
     )
     wall, cpu = time.monotonic(), time.process_time()
     pipeline.fit(table, domain=dict(zip(names, sizes.tolist(), strict=True)), random_state=int(seed))

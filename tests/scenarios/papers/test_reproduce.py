@@ -12,9 +12,11 @@ import pytest
 from dpdd.common.cli import Commands
 from dpdd.common.privacy.accounting import guarantee
 from dpdd.common.privacy.events import PoissonGaussian
+from dpdd.scenarios.papers import cda as paper_cda
 from dpdd.scenarios.papers import dosser as paper_dosser
-from dpdd.scenarios.papers import reproduce
-from dpdd.scenarios.papers.base import Cell, Paper
+from dpdd.scenarios.papers import kip as paper_kip
+from dpdd.scenarios.papers import kip_tables, reproduce
+from dpdd.scenarios.papers.base import Cell, Outcome, Paper
 from dpdd.scenarios.simulator import simulate
 from dpdd.server.run.scenario import load_scenario
 
@@ -22,6 +24,7 @@ TINY = [
     *("--seeds=1", "--steps=2", "--width=4", "--quiet", "--rows", "dosser", "dosser-pea"),
     *("--images-per-class", "1", "2", "--synthesis", "steps=2"),
     *("--set", "draws=1", "networks=1", "width=4", "rate=1.0", "auxiliary_images=20", "dimensions=2"),
+    *("--judge", "runs=1", "width=4", "steps=2"),
 ]
 
 
@@ -31,16 +34,28 @@ def command(*arguments: str) -> int:
     return commands.main(["reproduce", *arguments])
 
 
-def cells_of(paper: Paper, arguments: list[str]) -> list[Cell]:
+def options_of(paper: Paper, arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--dataset", default="fashion-slice")
+    parser.add_argument("--seeds", type=int, default=1)
     paper.add_options(parser)
-    return paper.cells(parser.parse_args(arguments))
+    return parser.parse_args(arguments)
+
+
+def cells_of(paper: Paper, arguments: list[str]) -> list[Cell]:
+    return paper.cells(options_of(paper, arguments))
 
 
 @pytest.mark.parametrize(
     ("paper", "arguments", "count"),
-    [("sps", [], 8), ("dosser", [], 8), ("dosser", ["--epsilon", "1", "10", "--images-per-class", "10", "50"], 30)],
+    [
+        ("sps", [], 8),
+        ("dosser", [], 8),
+        ("dosser", ["--epsilon", "1", "10", "--images-per-class", "10", "50"], 30),
+        ("kip", ["--tables", "made-patients"], 7),
+        ("kip", ["--epsilon", "1", "inf", "--steps", "0"], 12),
+        ("cda", [], 20),
+    ],
 )
 def test_every_cell_is_a_valid_scenario_of_its_own(
     tmp_path: Path, paper: str, arguments: list[str], count: int
@@ -77,8 +92,8 @@ def test_runs_are_kept_and_share_releases(
     assert len(releases["dosser-1-1"]) == 1
     assert all(sent == releases["dosser-1-1"] for sent in releases.values())
     rows = [line.split() for line in printed.splitlines() if line.startswith("Dosser  ")]
-    row = next(row for row in rows if len(row) == 6)
-    assert row[1] == "1" and row[4] == f"{len(releases['dosser-1-1'][0]) / 1000:,.1f}"
+    row = next(row for row in rows if len(row) == 8)
+    assert row[1] == "1" and row[6] == f"{len(releases['dosser-1-1'][0]) / 1000:,.1f}"
     assert "81.6 ± 0.1" in printed and "6.7" in printed and "protects nobody" in printed
 
     def not_again(*_: Any, **__: Any) -> None:
@@ -102,3 +117,51 @@ def test_the_report_says_where_the_papers_epsilon_holds_and_where_not() -> None:
 def test_odd_settings_are_refused_in_a_sentence(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert command("dosser", "--quiet", "--set", "draws", f"--out={tmp_path}") not in (0, 70)
     assert "KEY=VALUE" in capsys.readouterr().err
+
+
+def test_dp_kips_tables_have_our_figures_in_cells_of_the_same_data_alone() -> None:
+    options = options_of(
+        paper_kip, ["--dataset", "cifar10", "--rows", "kip-moments", "--epsilon", "1", "inf", "--tables", "adult"]
+    )
+    outcomes = {
+        cell.key: [Outcome({"krr": 0.0123 * number, "convnet": 0.5}, 1.0, 0, 0.0)]
+        for number, cell in enumerate(paper_kip.cells(options), start=1)
+    }
+    means = {"": {"roc-auc-hard": 0.7331}, paper_kip.HERDED: {"roc-auc-hard": 0.7442, "f1": 0.1234}}
+    outcomes["kip-table-adult"] = [Outcome({}, 1.0, 0, 0.0, means)]
+    lines = list(paper_kip.report(options, outcomes))
+    printed = "\n".join(lines)
+    parts = printed.split("\nTable ")
+    assert [part[0] for part in parts[1:]] == ["1", "2", "3", "3", "4", "5", "6"]
+    by_row = [line.split() for line in parts[2].splitlines()]
+    assert next(row for row in by_row if row[:2] == ["CIFAR-10", "10"])[2:5] == ["38.3", "±", "0.3"]
+    ours = {tuple(row[:2]): row[-4:] for row in by_row if row and row[0] in kip_tables.DATASETS.values()}
+    assert ours["CIFAR-10", "1"] == ["1.2", "–", "–", "–"] and ours["CIFAR-10", "10"][0] == "2.5"
+    assert all(row == ["–"] * 4 for key, row in ours.items() if key not in {("CIFAR-10", "1"), ("CIFAR-10", "10")})
+    assert next(line for line in parts[1].splitlines() if line.startswith("CIFAR-10  ")).split()[-1] == "3.7"
+    assert "kip-moments" in parts[5] and "50.9 ± 0.4" in parts[5] and "54.9 ± 0.1" in parts[5] and "56.4" in parts[5]
+    assert "0.733" in parts[6] and "0.744" in parts[6] and "0.123" in parts[6] and "0.662 0.365" in parts[6]
+
+
+def test_every_cell_of_dp_kips_tables_is_there() -> None:
+    keys = {(name, images) for name in kip_tables.DATASETS for images in (1, 10, 50)}
+    assert kip_tables.TABLE_1.keys() == kip_tables.TABLE_2.keys() == keys
+    assert {len(row) for row in kip_tables.TABLE_1.values()} == {len(kip_tables.KERNELS_1)}
+    assert {len(row) for row in kip_tables.TABLE_5.values()} == {len(kip_tables.METHODS_5)}
+    assert {len(rows) for rows in kip_tables.TABLE_4.values()} == {6}
+
+
+def test_dp_cda_has_the_honest_epsilon_beside_the_claimed_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = {"fashion-mnist": paper_cda.TABLE_2["fashion-mnist"][2:7:4]}
+    monkeypatch.setattr(paper_cda, "TABLE_2", few)
+    options = ["--orders", "8", "--epsilon", "2", "--mixtures", "2", "--class-size", "100", "--steps=2", "--width=4"]
+    assert command("cda", "--seeds=1", "--quiet", *options, f"--out={tmp_path / 'runs'}") == 0
+    printed = capsys.readouterr().out
+    sent = [list((tmp_path / "runs").glob(f"{key}-8-2-0/silos/*/state/outbox/*")) for key in ("mixtures", "records")]
+    assert sent[0][0].read_bytes() == sent[1][0].read_bytes(), "both are made of the same release"
+    rows = [line.split() for line in printed.splitlines()]
+    order_4, order_64 = ([row for row in rows if row[:1] == [order]][-1] for order in ("4", "64"))
+    assert "67.9 ± 0.6" in " ".join(order_4) and 0.3 < float(order_4[-1]) < 0.35
+    assert "65.0 ± 0.7" in " ".join(order_64) and 3.4 < float(order_64[-1]) < 3.5

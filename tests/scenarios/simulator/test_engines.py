@@ -18,6 +18,8 @@ from dpdd.server.cli import main as server
 from tests.alone import ROOT, alone
 from tests.scenarios.tiny_runs import releases, tiny_scenario
 
+JUDGE = "convnet_dd = { runs = 1, width = 4, steps = 2 }"
+
 
 def scenario(folder: Path, more: str = "") -> Path:
     path = folder / "tiny.toml"
@@ -59,7 +61,7 @@ def test_the_exchange_makes_the_same_dataset_as_in_process(tmp_path: Path) -> No
 def test_the_exchange_takes_the_synthesis_runner_and_runs_the_upper_bound_of_continual_learning(tmp_path: Path) -> None:
     path = scenario(tmp_path, more="[continual]\ntasks = 2\n")
     path.write_text(path.read_text().replace("silos = 2", "silos = 1"))
-    path.write_text(path.read_text().replace("runs = 0", "runs = 1\nwidth = 4\nsteps = 2\nbatch = 8"))
+    path.write_text(path.read_text().replace("runs = 0", f"runs = 1\nwidth = 4\nsteps = 2\nbatch = 8\n{JUDGE}"))
     here, there = run(path, tmp_path / "here"), run(path, tmp_path / "there", "--engine", "exchange", "--device", "cpu")
     assert there["dataset"] == here["dataset"] and there["continual"] == here["continual"]
     assert there["continual"]["joint"]["convnet"]["mean"] > 0

@@ -43,6 +43,7 @@ batch = 40
 [evaluation]
 width = 4
 steps = 5
+convnet_dd = {{ runs = 1, width = 4, steps = 2 }}
 [evaluation.at_silos]
 epsilon = {evaluation}
 holdout = 0.25
@@ -243,6 +244,7 @@ steps = 2
 [evaluation]
 width = 4
 steps = 2
+convnet_dd = {{ runs = 1, width = 4, steps = 2 }}
 [evaluation.at_silos]
 epsilon = 0.5
 """.replace("[synthesis.settings]\nsteps = 2\n", "" if name == "ndpdc" else "[synthesis.settings]\nsteps = 2\n")

@@ -49,6 +49,7 @@ batch = 10
 runs = 1
 steps = 3
 width = 4
+convnet_dd = {{ runs = 1, width = 4, steps = 2 }}
 {more}""")
     return folder / "study.toml"
 

@@ -43,6 +43,7 @@ runs = 2
 width = 8
 steps = 5
 batch = 16
+convnet_dd = {{ runs = 1, width = 4, steps = 2 }}
 """
 
 
@@ -59,6 +60,8 @@ def test_a_small_run_leaves_everything_behind(tmp_path: Path, capsys: pytest.Cap
     assert metrics == json.loads((out / "metrics.json").read_text())
     assert set(metrics["accuracy"]["convnet"]) >= {"mean", "std", "runs"}
     assert len(metrics["accuracy"]["convnet"]["runs"]) == 2
+    assert next(iter(metrics["accuracy"])) == "convnet-dd", "the literature's protocol stands first"
+    assert metrics["accuracy"]["convnet-dd"]["labels"] == "hard" and len(metrics["accuracy"]["convnet-dd"]["runs"]) == 1
     assert [row["silo"] for row in metrics["privacy"]] == ["east", "north", "south"]
     for row in metrics["privacy"]:
         assert (row["epsilon"], row["delta"], row["releases"], row["releasable"]) == (1.0, 1e-5, 1, True)
