@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from dpdd.common.config import one_line
 from dpdd.common.errors import ConfigError
 from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.private_evolution.generator import Generator
@@ -95,7 +96,5 @@ def _load(name: str) -> tuple[Any, Any]:
         unet = diffusers.UNet2DModel.from_pretrained(folder / "unet", local_files_only=True, use_safetensors=True)
         scheduler = diffusers.DDIMScheduler.from_pretrained(folder / "scheduler", local_files_only=True)
     except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"the diffusion model {name!r} cannot be read ({' '.join(str(error).split())[:200]})"
-        ) from None
+        raise ConfigError(f"the diffusion model {name!r} cannot be read ({one_line(error)})") from None
     return unet, scheduler

@@ -7,7 +7,6 @@ whoever makes populations does, which in decentralised mode are the silos.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import cast
 
 import numpy as np
 import torch
@@ -16,7 +15,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from dpdd.common.data import benchmarks
-from dpdd.common.data.benchmarks import Split
 from dpdd.common.errors import ConfigError
 from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.private_evolution.generator import Generator
@@ -54,7 +52,7 @@ class PoolGenerator(Generator):
         return self.images[np.resize(order, count)]
 
     def variation(self, records: Bytes, mates: Bytes, strength: float, seed: int) -> Bytes:
-        """A share `strength` of them become neighbours in the pool; the others are mixed with one, and bent a little."""
+        """A share `strength` become neighbours in the pool; the others are mixed with one, and bent a little."""
         neighbours = self.images[self.neighbours(records, strength, seed)]
         chosen = uniforms(seed, "private evolution neighbours or mixtures", len(records)) < strength
         images = neighbours.copy()
@@ -101,15 +99,15 @@ def pool_images(name: str, shape: tuple[int, int, int], most: int) -> Bytes:
     """At most so many images of a public dataset, in the run's shape; always the same ones."""
     if name not in benchmarks.names() or not benchmarks.available(name):
         raise ConfigError(
-            f"the public pool {name!r} is not on this machine: it is one of {', '.join(benchmarks.names())}, and looked "
-            f"for in ${benchmarks.ENVIRONMENT}"
+            f"the public pool {name!r} is not on this machine: a pool is one of {', '.join(benchmarks.names())}, "
+            f"and looked for in ${benchmarks.ENVIRONMENT}"
         )
     return _pool_images(name, shape, most)
 
 
 @lru_cache(maxsize=2)
 def _pool_images(name: str, shape: tuple[int, int, int], most: int) -> Bytes:
-    images = benchmarks.load(name, cast("Split", "train")).images
+    images = benchmarks.load(name, "train").images
     order = np.argsort(uniforms(0, "private evolution images of the pool", len(images)), kind="stable")
     parts = []
     for begin in range(0, min(most, len(images)), AT_ONCE):

@@ -49,17 +49,12 @@ class ShapesGenerator(Generator):
         images = np.empty_like(records)
         for part, begin in enumerate(range(0, len(records), AT_ONCE)):
             chosen = slice(begin, begin + AT_ONCE)
-            bent, other = (
-                warped(to_floats(each[chosen]), strength, seed + 2 * part + k) for k, each in _two(records, mates)
-            )
+            bent = warped(to_floats(records[chosen]), strength, seed + 2 * part)
+            other = warped(to_floats(mates[chosen]), strength, seed + 2 * part + 1)
             share = uniforms(seed + part, "private evolution shares", len(bent)).astype(np.float32)
             share = 0.5 * strength * share[:, None, None, None]
             images[chosen] = to_bytes(retouched(bent + share * (other - bent), strength, seed + part))
         return images
-
-
-def _two(records: Bytes, mates: Bytes) -> list[tuple[int, Bytes]]:
-    return [(0, records), (1, mates)]
 
 
 def to_bytes(images: Floats) -> Bytes:

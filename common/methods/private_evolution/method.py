@@ -1,9 +1,9 @@
 """Private Evolution (Lin et al., ICLR 2024; Tab-PE for tables): the public half.
 
-A population of synthetic records for every class. In each round every record votes for the member of its own class that
-is nearest to it in a public embedding; released are the noisy votes, and a noisy count. The coordinator drops votes that
-are no more than noise, keeps the members with the most, and has a generator make variations of others drawn in
-proportion to their votes: the next round's population, which is public. All rounds are reserved together.
+A population of synthetic records for every class. In each round every record votes for the member of its own class
+that is nearest to it in a public embedding; released are the noisy votes, and a noisy count. The coordinator drops
+votes that are no more than noise, keeps the members with the most, and has a generator make variations of others drawn
+in proportion to their votes: the next round's population, which is public. All rounds are reserved together.
 
 Where we differ from the paper: a record votes within its class, and class counts are released (with a coordinate of
 their own in the same vector), not taken as public; the first population comes from the public seed and a generator that

@@ -37,7 +37,7 @@ class EvolutionSettings(Settings):
     features: Annotated[int, Field(ge=0, le=4096)] = 128
     picture: Annotated[int, Field(ge=0, le=64)] = 4
     count_weight: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.1
-    generator: Literal["auto", "shapes", "pool", "rows", "diffusion"] = AUTO
+    generator: Literal["auto", "shapes", "pool", "rows", "diffusion"] = "auto"
     pool: str = ""
     pool_images: Annotated[int, Field(ge=1, le=1_000_000)] = 20_000
     model: Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9_-]{0,63})?$")] = ""
