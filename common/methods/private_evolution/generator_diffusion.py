@@ -19,6 +19,7 @@ import torch
 from torch.nn import functional
 
 from dpdd.common.config import one_line
+from dpdd.common.data.lazy_torchvision import load_torchvision
 from dpdd.common.errors import ConfigError
 from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.private_evolution.generator import Generator
@@ -88,6 +89,8 @@ def _load(name: str) -> tuple[Any, Any]:
         )
     try:
         import diffusers
+
+        load_torchvision()  # which it would import when it is used
     except ImportError:
         raise ConfigError(
             "generator = \"diffusion\" needs diffusers, which is not installed: pip install 'dpdd[diffusion]'"
