@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from typing import Any
 
 from numpy.typing import NDArray
@@ -36,11 +35,35 @@ class Generator(ABC):
         """One new record for each; `mates` are others of the same class that were chosen too, to be mixed with."""
 
 
+def _shapes(settings: EvolutionSettings, run: RunDescription) -> Generator:
+    from dpdd.common.methods.private_evolution.generator_shapes import ShapesGenerator
+
+    return ShapesGenerator(run.image_shape)
+
+
+def _rows(settings: EvolutionSettings, run: RunDescription) -> Generator:
+    from dpdd.common.methods.private_evolution.generator_rows import RowGenerator
+
+    return RowGenerator(run.columns)
+
+
+def _pool(settings: EvolutionSettings, run: RunDescription) -> Generator:
+    from dpdd.common.methods.private_evolution.generator_pool import PoolGenerator
+
+    return PoolGenerator.of(settings, run)
+
+
+def _diffusion(settings: EvolutionSettings, run: RunDescription) -> Generator:
+    from dpdd.common.methods.private_evolution.generator_diffusion import DiffusionGenerator
+
+    return DiffusionGenerator.of(settings, run)
+
+
 GENERATORS: Mapping[str, Callable[[EvolutionSettings, RunDescription], Generator]] = {
-    "shapes": lambda settings, run: _module("shapes").ShapesGenerator(run.image_shape),
-    "rows": lambda settings, run: _module("rows").RowGenerator(run.columns),
-    "pool": lambda settings, run: _module("pool").PoolGenerator.of(settings, run),
-    "diffusion": lambda settings, run: _module("diffusion").DiffusionGenerator.of(settings, run),
+    "shapes": _shapes,
+    "rows": _rows,
+    "pool": _pool,
+    "diffusion": _diffusion,
 }
 """By name; what a generator needs is imported when it is asked for."""
 
@@ -56,7 +79,3 @@ def generator_of(settings: EvolutionSettings, run: RunDescription) -> Generator:
 def first_generator(settings: EvolutionSettings, run: RunDescription) -> Generator:
     """Who draws the first population, which silos draw too: of no data, and from the seed alone."""
     return GENERATORS["rows" if run.kind is DataKind.TABLE else "shapes"](settings, run)
-
-
-def _module(name: str) -> Any:
-    return import_module(f"{__package__}.generator_{name}")
