@@ -15,10 +15,9 @@ from torch.nn import functional
 
 from dpdd.common.data.dead_leaves import dead_leaves
 from dpdd.common.methods.private_evolution.generator import Generator
+from dpdd.common.methods.private_evolution.specification import AT_ONCE
 from dpdd.common.randomness import gaussians, uniforms
 
-AT_ONCE = 500
-"""Images that are drawn together."""
 _POINTS, _STROKES, _PARTS = 12, 3, 4
 _BEND, _TURN, _SHIFT, _ZOOM = 0.15, 0.5, 0.3, 0.3  # of a variation of strength 1
 _RETOUCH, _COARSE = 0.35, 5

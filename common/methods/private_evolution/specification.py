@@ -40,8 +40,8 @@ OTHER = 45.0
 """A category's coordinate: two categories are about as far apart as the ends of a column."""
 PICTURE = 1.0
 """The weight of pictures beside features, which have norm 1: pictures have at most this norm."""
-DRAWN = 24
-"""Bytes for each number of the first population, while it is drawn."""
+AT_ONCE, DRAWN, DRAWN_CHANNEL = 500, 24, 2
+"""Shapes that are drawn together; and numbers in double precision for each pixel of them, and each channel of it."""
 MOST_NUMBERS = 1 << 28
 """What vectors of a population may have."""
 
@@ -201,5 +201,6 @@ def working_memory(settings: EvolutionSettings, run: RunDescription) -> int:
     gathered = BATCH * settings.population * (dimensions + 3)
     network = image_vectors(settings, run).network
     looked_at = 0 if network is None else network.working_memory(run.shape, BATCH)
-    drawn = DRAWN * members * math.prod(run.shape)
+    each = (DRAWN + DRAWN_CHANNEL * run.shape[0]) * math.prod(run.shape[1:])
+    drawn = 8 * min(members, AT_ONCE) * each + 2 * members * math.prod(run.shape)
     return 4 * (3 * members * dimensions + 2 * gathered) + looked_at + drawn
