@@ -135,8 +135,8 @@ def test_a_diffusion_model_that_is_not_here(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_diffusion_model_from_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    load_torchvision()
     diffusers = pytest.importorskip("diffusers", reason="it is an extra of its own: pip install 'dpdd[diffusion]'")
+    load_torchvision()
     network = diffusers.UNet2DModel(
         sample_size=16,
         in_channels=3,
