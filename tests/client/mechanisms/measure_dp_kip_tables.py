@@ -49,9 +49,7 @@ def judged(rows: NDArray, labels: NDArray[np.int64], judge: LabelledRows) -> tup
         for classifier in trained(learner, product, LearnerSettings(runs=RUNS), seed=0):
             answers = classifier.answers(judge.rows)
             named = Answers(np.eye(len(judge.classes))[answers.named], answers.named)
-            found.append(
-                [macro_roc_auc(each, judge.labels) / (RUNS if learner.draws else RUNS) for each in (named, answers)]
-            )
+            found.append([macro_roc_auc(each, judge.labels) / RUNS for each in (named, answers)])
     hard, scores = np.sum(found, axis=0) / len(TABLE_LEARNERS)
     return float(hard), float(scores)
 
