@@ -123,6 +123,11 @@ CASES = (
     ),
     Case("dp-kip", settings={"support_per_class": 2, "steps": 3, "rate": 0.5}),
     Case.of_table("dp-kip", settings={"support_per_class": 2, "steps": 3, "rate": 0.5}),
+    Case.of_table(
+        "dp-kip",
+        "marginals",
+        settings={"support_per_class": 2, "steps": 3, "rate": 0.5, "marginals": 0.4, "start_steps": 1},
+    ),
     Case.of_table("dp-kip", "frozen-table", settings={"support_per_class": 2, "steps": 2, "rate": 1.0, "frozen": 0.3}),
     Case(
         "dp-kip",

@@ -94,8 +94,8 @@ def decoded(
     second = torch.from_numpy(second_moment(product, layout))
     both = [_of_relaxed_set(run, settings, support, product), _naive_bayes(sums, noise, run)]
     wanted = sum((each / Goal.of(second, each).squares.sqrt().clamp_min(1e-30) for each in both), torch.zeros(()))
-    labels = np.arange(classes).repeat(run.images_per_class)
-    start = _herded(product, run, run.images_per_class)
+    count = min(run.images_per_class, settings.support_per_class)
+    labels, start = np.arange(classes).repeat(count), _herded(product, run, count)
     rows = improve(start, labels, Goal.of(second, wanted), layout.sizes, table.ridge, table.sweeps)
     return rows.astype(np.float32)
 
