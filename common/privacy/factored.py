@@ -199,7 +199,7 @@ class FactoredSum(SampledSum):
         added = self._admitted(members)
         grid = self._basis.to_grid(factors, self._bound)
         if beside is not None:
-            rows, labels = (each[: len(members)] for each in beside)
+            rows, labels = beside[0][: len(members)], beside[1][: len(members)]
             self._add_rows(clip_to_grid(rows, labels, self.layout).astype(np.float64), labels)
         p, q, x = (each[: len(members)] for each in (grid.left.double(), grid.mixing, grid.right))
         self._add(p.T @ x)
