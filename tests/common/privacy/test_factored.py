@@ -223,3 +223,13 @@ def test_rows_beside_belong_to_a_layout_that_has_them() -> None:
     no_share = Layout((global_segment("x", 60, classes=2), class_segment("beside", 4, classes=2)))
     with pytest.raises(ValueError, match="one segment of 60 numbers; with others beside, one of factors"):
         FactoredSum(no_share, 1.0, 2, SeededEntropy(1), basis)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.4])
+def test_what_is_longer_than_its_bound_adds_nothing(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were they scaled to a little more than the bound, the check on whole numbers would leave them out."""
+    basis, given, layout = Basis.of(rows(5, 12)), factors(9, 5, 12, size=10.0), layout_with_rows_beside(share)
+    for room in ("ROOM", "MORE_ROOM"):
+        monkeypatch.setattr(f"dpdd.common.privacy.factored.{room}", -0.02)
+    grid = basis.to_grid(given, bound_of(layout.segments[0]))
+    assert not any(bool(each.any()) for each in (grid.left, grid.mixing))
