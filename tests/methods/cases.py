@@ -154,7 +154,7 @@ CASES = (
         "dp-cda",
         "as-published",
         {"mixtures_per_class": 2, "order": 3, "class_size": 2, "encoding": "exact", "clip": 0.2},
-        {"denoise": False, "spread": "mixtures"},
+        {"denoise": False, "spread": "mixtures", "label_noise": 0.3},
         (3, 6, 5),
     ),
     Case.of_table("dp-cda", settings={"mixtures_per_class": 3, "order": 4, "class_size": 8}),
