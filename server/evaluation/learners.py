@@ -218,7 +218,6 @@ LEARNERS: Mapping[str, Learner] = {
     for each in (
         ConvNetDDLearner(),
         ConvNetLearner(),
-        Table1Learner(),
         ProbeLearner(),
         FineTuneLearner(),
         EnsembleLearner(),
@@ -227,6 +226,7 @@ LEARNERS: Mapping[str, Learner] = {
         TangentRegressionLearner(),
         PerceptualRegressionLearner(),
         EmpiricalTangentLearner(),
+        Table1Learner(),
         *TABLE_LEARNERS,
     )
 }

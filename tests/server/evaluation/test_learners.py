@@ -19,7 +19,6 @@ def test_who_there_is_and_what_they_need() -> None:
     names = (
         "convnet-dd",
         "convnet",
-        "convnet-cda",
         "probe",
         "fine-tune",
         "ensemble",
@@ -28,16 +27,16 @@ def test_who_there_is_and_what_they_need() -> None:
         "krr-ntk",
         "krr-perceptual",
         "krr-entk",
+        "convnet-cda",
     )
     assert learners_for(DataKind.IMAGE) == names
     assert learners_for(DataKind.TABLE) == DEFAULT_LEARNERS[DataKind.TABLE] and len(LEARNERS) == len(names) + 12
     assert all(each.name == name and learner(name) is each for name, each in LEARNERS.items())
-    assert [name for name in names if not LEARNERS[name].needs_backbone] == [*names[:3], *names[8:]]
+    assert [name for name in names if not LEARNERS[name].needs_backbone] == [*names[:2], *names[7:]]
     assert [name for name, each in LEARNERS.items() if each.tunes_backbone] == ["fine-tune", "ensemble"]
     assert [each.title.format(backbone="tiny") for each in LEARNERS.values()][:11] == [
         "ConvNet, literature's protocol",
         "ConvNet from scratch",
-        "ConvNet of DP-CDA's table 1",
         "linear probe of tiny",
         "fine-tuned tiny",
         "fine-tuned tiny, together",
@@ -46,8 +45,9 @@ def test_who_there_is_and_what_they_need() -> None:
         "kernel regression, FC-NTK",
         "kernel regression, random ResNet-18",
         "kernel regression, e-NTK of LeNet",
+        "ConvNet of DP-CDA's table 1",
     ]
-    with pytest.raises(ConfigError, match="no learner 'oracle'; known are convnet-dd, convnet, convnet-cda, probe"):
+    with pytest.raises(ConfigError, match="no learner 'oracle'; known are convnet-dd, convnet, probe, fine-tune"):
         learner("oracle")
 
 
