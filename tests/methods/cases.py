@@ -123,6 +123,11 @@ CASES = (
     ),
     Case("dp-kip", settings={"support_per_class": 2, "steps": 3, "rate": 0.5}),
     Case.of_table("dp-kip", settings={"support_per_class": 2, "steps": 3, "rate": 0.5}),
+    Case.of_table(
+        "dp-kip",
+        "marginals",
+        settings={"support_per_class": 2, "steps": 3, "rate": 0.5, "marginals": 0.4, "start_steps": 1},
+    ),
     Case.of_table("dp-kip", "frozen-table", settings={"support_per_class": 2, "steps": 2, "rate": 1.0, "frozen": 0.3}),
     Case(
         "dp-kip",
@@ -149,7 +154,7 @@ CASES = (
         "dp-cda",
         "as-published",
         {"mixtures_per_class": 2, "order": 3, "class_size": 2, "encoding": "exact", "clip": 0.2},
-        {"denoise": False, "spread": "mixtures"},
+        {"denoise": False, "spread": "mixtures", "label_noise": 0.3},
         (3, 6, 5),
     ),
     Case.of_table("dp-cda", settings={"mixtures_per_class": 3, "order": 4, "class_size": 8}),
