@@ -220,7 +220,7 @@ class Bench:
         return task
 
     def _optimise(self, task: matching.MatchTask) -> None:
-        for batch in range(math.ceil(len(self.classes) / self.synthesis.classes_per_batch)):
+        for batch in range(task.batches):
             for _ in task.make(batch, torch.device("cpu")):
                 pass
 

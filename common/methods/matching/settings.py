@@ -69,7 +69,8 @@ class SynthesisSettings(Settings):
 
     `steps` is for decoupled schedules: a coupled one has a step per draw. `parts` cuts each image into parts × parts
     pieces that are each enlarged to a full image (partition and expand): the set has parts² times as many images.
-    `start` is where the images begin: noise, or the auxiliary images if they were generated.
+    `start` is where the images begin: noise, or the auxiliary images if they were generated. `classes_per_batch` are
+    optimised together; 0: as many as fit into the processor's cache.
     """
 
     steps: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
@@ -79,4 +80,4 @@ class SynthesisSettings(Settings):
     range_weight: Annotated[float, Field(ge=0.0)] = 10.0
     parts: Annotated[int, Field(ge=1, le=4)] = 1
     start: Literal["noise", "auxiliary"] = "noise"
-    classes_per_batch: Annotated[int, Field(ge=1)] = 5
+    classes_per_batch: Annotated[int, Field(ge=0)] = 0
