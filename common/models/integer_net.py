@@ -66,7 +66,7 @@ def _whole(kernel: Tensor, largest: int, pixels: int) -> Tensor:
 def _convolved(values: Tensor, kernel: Tensor) -> Tensor:
     """A 3 × 3 convolution; as a plain product of matrices where the library's algorithm leaves the whole numbers."""
     sums = functional.conv2d(values, kernel, padding=1)
-    if torch.equal(sums, sums.round()):
+    if torch.equal(sums[0], sums[0].round()):
         return sums
     columns = functional.unfold(values, 3, padding=1)  # Winograd's algorithm, say, has fractions in between
     return (kernel.flatten(1) @ columns).unflatten(2, values.shape[2:])
