@@ -174,7 +174,15 @@ CASES = (
     Case(
         "dosser",
         "squares",
-        {**_MATCHING, "dimensions": 6, "moments": 2, "whitening": 0.7, "rate": 1.0, "encoding": "exact"},
+        {
+            **_MATCHING,
+            "dimensions": 6,
+            "moments": 2,
+            "whitening": 0.7,
+            "rate": 1.0,
+            "encoding": "exact",
+            "subspace_arithmetic": "integer",
+        },
         _FEW_STEPS,
     ),
     Case("ndpdc", settings={"draws": 4, "width": 4, "rate": 0.5}),
