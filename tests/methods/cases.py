@@ -58,6 +58,23 @@ def _models(models: list[SentModel]) -> dict[str, object]:
 
 _MATCHING = {"draws": 4, "networks": 2, "width": 4, "rate": 0.5, "auxiliary_images": 24}
 _FEW_STEPS = {"steps": 3}
+_GENG = {
+    "generator_settings": {"features": 20},
+    "generator_synthesis": _FEW_STEPS,
+    "generated_per_class": 8,
+    "draws": 3,
+    "rate": 0.5,
+    "networks": 2,
+    "extractor_epochs": 1,
+    "width": 4,
+    "depth": 2,
+    "auxiliary_images": 12,
+    "expert_width": 4,
+    "expert_depth": 2,
+    "expert_epochs": 1,
+    "expert_steps": 3,
+    "expert_rate": 0.5,
+}
 
 CASES = (
     Case("dp-merf", settings={"features": 20}, synthesis=_FEW_STEPS),
@@ -153,6 +170,16 @@ CASES = (
         (3, 6, 5),
     ),
     Case.of_table("dp-cda", settings={"mixtures_per_class": 3, "order": 4, "class_size": 8}),
+    Case("dp-geng", settings={**_GENG, "expert_steps": 1}, synthesis=_FEW_STEPS, shape=(1, 9, 8)),
+    Case(  # the expert's second step depends on the noisy sum of its first
+        "dp-geng",
+        "adaptive",
+        {**_GENG, "expert_norm": "group", "schedule": "coupled", "dimensions": 5, "shares": (1, 2, 3)},
+        {"match": "generated", "start": "random", **_FEW_STEPS},
+        (3, 8, 10),
+        adaptive=True,
+    ),
+    Case("dp-geng", "no-expert", {**_GENG, "shares": (1, 1, 0)}, _FEW_STEPS, (1, 8, 8)),
     Case("dosser", settings={**_MATCHING, "dimensions": 6}, synthesis=_FEW_STEPS),
     Case(
         "dosser",

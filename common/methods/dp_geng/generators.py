@@ -1,0 +1,99 @@
+"""Who makes the generated images: any method with releases of sums of which it makes images, as it is.
+
+A generator's stages come first in DP-GENG's, with its own layouts, stage inputs and private half, and all of them have
+one noise. What a generator needs beyond the contract of a `Method` is an entry here.
+
+>>> sorted(GENERATORS)
+['dp-merf', 'sps']
+>>> from dpdd.common.methods.dp_geng.settings import MethodSettings
+>>> Generator.of(MethodSettings()).settings.features
+500
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpdd.common.config import Settings
+from dpdd.common.errors import ConfigError
+from dpdd.common.methods.base import RunDescription
+from dpdd.common.methods.dp_geng.settings import MethodSettings
+from dpdd.common.wire.request import Kind, ReleaseRequest
+
+if TYPE_CHECKING:
+    from dpdd.common.methods.registry import AnyMethod
+    from dpdd.common.synthesis.labelled_set import LabelledSet
+    from dpdd.common.synthesis.statistics import Statistics
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a method has as a generator unless somebody says otherwise: settings of its releases, and of its images."""
+
+    settings: Mapping[str, Any]
+    synthesis: Mapping[str, Any]
+
+
+GENERATORS: Mapping[str, Entry] = {
+    "dp-merf": Entry({"features": 500}, {}),
+    "sps": Entry({}, {"steps": 100, "soft_labels": False}),
+}
+"""By the name of the method."""
+
+
+@dataclass(frozen=True)
+class Generator:
+    """A method with settings, in the part of a generator."""
+
+    method: AnyMethod
+    settings: Settings
+    synthesis: Settings
+
+    @classmethod
+    def of(cls, settings: MethodSettings) -> Generator:
+        """The one that these settings name; ConfigError where its own do not fit."""
+        from dpdd.common.methods.registry import method  # which registers this method, too
+
+        chosen, entry = method(settings.generator), GENERATORS[settings.generator]
+        return cls(
+            chosen,
+            chosen.settings({**entry.settings, **settings.generator_settings}),
+            chosen.synthesis_settings({**entry.synthesis, **settings.generator_synthesis}),
+        )
+
+    @property
+    def stages(self) -> int:
+        """Its releases."""
+        return self.method.stages(self.settings)
+
+    @property
+    def count_weight(self) -> float:
+        """What a record weighs in the counts of its first stage."""
+        weight = self.method.count_weight(self.settings, 0)
+        if weight is None:
+            raise ConfigError(f"{self.method.name} releases no counts, which the other parts of DP-GENG need")
+        return weight
+
+    def asked(self, request: ReleaseRequest) -> ReleaseRequest:
+        """What a request for one of its stages asks of it."""
+        return replace(request, method=self.method.name, settings=self.settings.on_wire(), kind=Kind.STATISTICS)
+
+    def stage_input(self, statistics: Sequence[Statistics], run: RunDescription) -> Mapping[str, NDArray]:
+        """What its next stage is asked with."""
+        return self.method.stage_input(statistics, self.settings, run)
+
+    def images(self, statistics: Sequence[Statistics], per_class: int, run: RunDescription) -> LabelledSet:
+        """So many images of each class, by post-processing of its releases, class after class."""
+        from dpdd.common.synthesis.labelled_set import LabelledSet
+
+        own = replace(run.public, images_per_class=per_class)
+        made = self.method.synthesise(statistics[: self.stages], self.settings, self.synthesis, own)
+        if not isinstance(made, LabelledSet):
+            raise ConfigError(f"{self.method.name} makes no images")
+        order = np.argsort(made.labels, kind="stable")
+        return LabelledSet(np.ascontiguousarray(made.images[order]), made.labels[order], made.classes)
