@@ -75,6 +75,7 @@ _GENG = {
     "expert_steps": 3,
     "expert_rate": 0.5,
 }
+_EVERYBODY = {"rate": 1.0, "expert_rate": 1.0}  # nobody is sampled, which is accounted for at once
 
 CASES = (
     Case("dp-merf", settings={"features": 20}, synthesis=_FEW_STEPS),
@@ -170,16 +171,16 @@ CASES = (
         (3, 6, 5),
     ),
     Case.of_table("dp-cda", settings={"mixtures_per_class": 3, "order": 4, "class_size": 8}),
-    Case("dp-geng", settings={**_GENG, "expert_steps": 1}, synthesis=_FEW_STEPS, shape=(1, 9, 8)),
+    Case("dp-geng", settings={**_GENG, "expert_steps": 1, "expert_rate": 1.0}, synthesis=_FEW_STEPS, shape=(1, 9, 8)),
     Case(  # the expert's second step depends on the noisy sum of its first
         "dp-geng",
         "adaptive",
-        {**_GENG, "expert_norm": "group", "schedule": "coupled", "dimensions": 5, "shares": (1, 2, 3)},
+        {**_GENG, "expert_norm": "group", "schedule": "coupled", "dimensions": 5, "shares": (1, 2, 3), **_EVERYBODY},
         {"match": "generated", "start": "random", **_FEW_STEPS},
         (3, 8, 10),
         adaptive=True,
     ),
-    Case("dp-geng", "no-expert", {**_GENG, "shares": (1, 1, 0)}, _FEW_STEPS, (1, 8, 8)),
+    Case("dp-geng", "no-expert", {**_GENG, "shares": (1, 1, 0), **_EVERYBODY}, _FEW_STEPS, (1, 8, 8)),
     Case("dosser", settings={**_MATCHING, "dimensions": 6}, synthesis=_FEW_STEPS),
     Case(
         "dosser",

@@ -86,11 +86,11 @@ def vector_of(network: nn.Module) -> NDArray[np.float32]:
 def set_vector(network: nn.Module, vector: NDArray[np.floating]) -> None:
     """Replace all weights."""
     values, start = torch.from_numpy(np.array(vector, dtype=np.float32)), 0
+    if (wanted := sum(weight.numel() for weight in network.parameters())) != len(values):
+        raise ValueError(f"an expert with {wanted} weights was given {len(values)}")
     for weight in network.parameters():
         weight.copy_(values[start : start + weight.numel()].view_as(weight))
         start += weight.numel()
-    if start != len(values):
-        raise ValueError(f"an expert with {start} weights was given {len(values)}")
 
 
 def pretrained(

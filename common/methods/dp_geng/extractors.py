@@ -37,8 +37,11 @@ def stage_input(settings: MethodSettings, generated: LabelledSet, run: RunDescri
             run.public_seed, number, run.image_shape, settings.width, settings.depth, len(run.classes)
         )
         trained = settings.extractors == "trained"
-        networks.append(_trained(start, images, labels, settings, subseed(run.public_seed, f"extractor {number}"))
-                        if trained else start)
+        networks.append(
+            _trained(start, images, labels, settings, subseed(run.public_seed, f"extractor {number}"))
+            if trained
+            else start
+        )
         run.progress("training feature extractors", number + 1, settings.networks)
     kernels = {
         KERNELS.format(layer): torch.stack([network.kernels[layer] for network in networks]).numpy()

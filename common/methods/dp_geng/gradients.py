@@ -38,6 +38,6 @@ class RecordGradients:
         with torch.enable_grad(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Full backward hook is firing")
             functional.cross_entropy(self._sampled(images), labels, reduction="sum").backward()
-        rows = [weight.grad_sample.flatten(1) for weight in self.network.parameters()]
+        rows: list[Tensor] = [weight.grad_sample.flatten(1) for weight in self.network.parameters()]  # type: ignore[attr-defined]
         self._sampled.zero_grad(set_to_none=True)
         return torch.cat(rows, dim=1)

@@ -140,9 +140,7 @@ def _arrays(
         return settings.draws * draw_layout(of, run).coordinates, matching_planning.released_arrays(of, run)
     each = expert_layout(settings, run)
     shapes = {GRADIENT: (1, each.coordinates - len(run.classes)), COUNT: (len(run.classes), 1)}
-    return settings.expert_steps * each.coordinates, {
-        name: ArrayType("int64", shape) for name, shape in shapes.items()
-    }
+    return settings.expert_steps * each.coordinates, {name: ArrayType("int64", shape) for name, shape in shapes.items()}
 
 
 def _of_generator(request: ReleaseRequest, settings: MethodSettings) -> Plan:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -117,5 +116,3 @@ class SynthesisSettings(Settings):
     def changes(self) -> bool:
         """Whether anything is optimised."""
         return self.match != "nothing" or self.expert_weight > 0.0
-
-

@@ -51,7 +51,9 @@ from dpdd.common.synthesis.runner import Pixels, SynthesisRunner, fingerprint
 from dpdd.common.synthesis.statistics import Statistics, lost_in_noise
 
 
-def stage_input(statistics: Sequence[Statistics], settings: MethodSettings, run: RunDescription) -> Mapping[str, NDArray]:
+def stage_input(
+    statistics: Sequence[Statistics], settings: MethodSettings, run: RunDescription
+) -> Mapping[str, NDArray]:
     """What the next stage is asked with: the generator's own, extractors, or the expert's first weights."""
     part = part_of(settings, len(statistics))
     if part == "generator":
@@ -227,9 +229,10 @@ class GuidedTask:
                 picks = [torch.randperm(per_class, generator=generator)[:looked_at] for _ in members]
                 images = images[torch.cat([place * per_class + pick for place, pick in enumerate(picks)]).to(device)]
             seen = expand(images, settings.parts)
-            for number in draws if wanted is not None else ():
-                means = self._signals.draw(number).of_class_means(seen, labels, members)
-                loss = loss + wanted.loss(number, means) / len(draws)
+            if wanted is not None:
+                for number in draws:
+                    means = self._signals.draw(number).of_class_means(seen, labels, members)
+                    loss = loss + wanted.loss(number, means) / len(draws)
             if guide is not None:
                 loss = loss + settings.expert_weight * len(members) * guide.loss(seen, labels, generator)
             optimiser.zero_grad(set_to_none=True)

@@ -95,9 +95,7 @@ class Signals:
         network = (
             self._networks[number]
             if self._networks
-            else RandomNet.draw(
-                settings.seed, number, settings.shape, settings.width, settings.depth, settings.classes
-            )
+            else RandomNet.draw(settings.seed, number, settings.shape, settings.width, settings.depth, settings.classes)
         )
         few = self._auxiliary[:FOR_A_NORM]
         if settings.kind == "features" and settings.dimensions:
