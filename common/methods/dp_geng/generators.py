@@ -12,6 +12,9 @@ one noise. What a generator needs beyond the contract of a `Method` is an entry 
 
 from __future__ import annotations
 
+import hashlib
+import json
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -44,6 +47,9 @@ GENERATORS: Mapping[str, Entry] = {
     "sps": Entry({}, {"steps": 100, "soft_labels": False}),
 }
 """By the name of the method."""
+
+_made: dict[str, LabelledSet] = {}
+_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -88,12 +94,36 @@ class Generator:
         return self.method.stage_input(statistics, self.settings, run)
 
     def images(self, statistics: Sequence[Statistics], per_class: int, run: RunDescription) -> LabelledSet:
-        """So many images of each class, by post-processing of its releases, class after class."""
+        """So many images of each class, by post-processing of its releases, class after class.
+
+        The last ones are kept: extractors, expert and synthesis want the same.
+        """
+        own = replace(run.public, images_per_class=per_class)
+        releases = statistics[: self.stages]
+        with _lock:
+            key = self._key(releases, own)
+            if key not in _made:
+                _made.clear()  # each is asked for by several parts in turn, and is large
+                _made[key] = self._make(releases, own)
+            return _made[key]
+
+    def _make(self, releases: Sequence[Statistics], run: RunDescription) -> LabelledSet:
         from dpdd.common.synthesis.labelled_set import LabelledSet
 
-        own = replace(run.public, images_per_class=per_class)
-        made = self.method.synthesise(statistics[: self.stages], self.settings, self.synthesis, own)
+        made = self.method.synthesise(releases, self.settings, self.synthesis, run)
         if not isinstance(made, LabelledSet):
             raise ConfigError(f"{self.method.name} makes no images")
         order = np.argsort(made.labels, kind="stable")
         return LabelledSet(np.ascontiguousarray(made.images[order]), made.labels[order], made.classes)
+
+    def _key(self, releases: Sequence[Statistics], run: RunDescription) -> str:
+        """The same for what gives the same images."""
+        facts: list[Any] = [self.method.name, self.settings.on_wire(), self.synthesis.on_wire(), run.classes, run.shape]
+        facts += [run.public_seed, run.images_per_class, run.backbone_sha256.hex()]
+        facts += [[each.noise, each.silos] for each in releases]
+        digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+        for each in releases:
+            for group in (each.sums, each.stage_input):
+                for name in sorted(group):
+                    digest.update(f"{name} {group[name].dtype} {group[name].shape}".encode() + group[name].tobytes())
+        return digest.hexdigest()
