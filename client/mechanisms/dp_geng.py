@@ -2,8 +2,8 @@
 
 Three parts, each with stages of its own, all reserved together:
 
-- *generator*: the private half of another method (DP-MERF, SPS), as it is, under the noise planned here: one Gaussian
-  for each of its stages, whose sensitivity is argued there.
+- *generator*: the private half of another method (DP-MERF, Private Evolution, SPS), as it is, under the noise planned
+  here: one Gaussian for each of its stages, whose sensitivity is argued there.
 - *matching*: for each draw one Gaussian over all classes' sums of clipped features and counts, on a fresh Poisson
   sample (`dpdd.client.mechanisms.matching`); the networks are those in the request.
 - *expert*: DP-SGD. For each step one Gaussian over the sum of clipped gradients and class counts, on a fresh Poisson

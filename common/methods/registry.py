@@ -6,8 +6,10 @@ Its public half is a folder of `common/methods/` with a `method` module, its pri
 
 >>> method("dp-merf").family
 'dp_merf'
->>> " ".join(sorted(METHODS))
-'dm dosser dp-cda dp-geng dp-kip dp-kip-features dp-merf kip-moments kip-table ndpdc psg sps sps-table'
+>>> " ".join(sorted(METHODS)[:7])
+'dm dosser dp-cda dp-geng dp-kip dp-kip-features dp-merf'
+>>> " ".join(sorted(METHODS)[7:])
+'kip-moments kip-table ndpdc private-evolution psg sps sps-table'
 >>> method("dp-magic")  # doctest: +ELLIPSIS
 Traceback (most recent call last):
 dpdd.common.errors.ConfigError: there is no method 'dp-magic'; known are dm, dosser, dp-cda, dp-geng, ...
@@ -34,6 +36,7 @@ from dpdd.common.methods.dp_kip.table_method import KIPTable
 from dpdd.common.methods.dp_merf.method import DPMERF
 from dpdd.common.methods.evaluation.query import Evaluation
 from dpdd.common.methods.matching.method import Matching
+from dpdd.common.methods.private_evolution.method import PrivateEvolution
 from dpdd.common.methods.sps.method import SPS
 from dpdd.common.methods.sps_table.method import SPSTable
 from dpdd.common.wire.request import Kind
@@ -89,6 +92,12 @@ METHODS: dict[str, AnyMethod] = register(
             "generated images, matched to records under extractors trained on them, and guided by a DP-SGD expert",
             "DP-GENG, Shi et al., AAAI 2026",
             release_kinds=frozenset({Kind.STATISTICS}),
+        ),
+        PrivateEvolution(
+            "private-evolution",
+            "synthetic records that private ones vote on, round after round",
+            "Private Evolution, Lin et al., ICLR 2024 (Tab-PE for tables)",
+            data_kinds=frozenset({DataKind.IMAGE, DataKind.TABLE}),
         ),
         SPSTable(
             "sps-table",

@@ -43,33 +43,32 @@ Its search for the budget's division looks at private scores at no cost; ours ha
 
 @dataclass(frozen=True)
 class Row:
-    """Parts with their shares, and settings; `like` is a row with the same request."""
+    """Which of the three parts there are, and settings; `like` is a row with the same request."""
 
     key: str
     title: str
-    shares: tuple[float, float, float] = PUBLISHED_SHARES
+    parts: tuple[int, int, int]
     settings: Mapping[str, object] = field(default_factory=dict)
     synthesis: Mapping[str, object] = field(default_factory=dict)
     like: str = ""
 
 
-ALONE, WITH_MATCHING = (1.0, 0.0, 0.0), (*PUBLISHED_SHARES[:2], 0.0)
+GENERATOR, MATCHING, EXPERT = (1, 0, 0), (1, 1, 0), (1, 1, 1)
+"""Which parts a row has."""
 NO_EXPERT: Mapping[str, object] = {"expert_weight": 0.0}
 
 ROWS = (
-    Row("init", "initialisation only", ALONE, synthesis={"match": "nothing", **NO_EXPERT}),
-    Row(
-        "generated", "initialisation, matching generated images", ALONE, {}, {"match": "generated", **NO_EXPERT}, "init"
-    ),
-    Row("advised", "the same, with an expert of generated images", ALONE, {}, {"match": "generated"}, "init"),
-    Row("fm", "matching only, from noise", WITH_MATCHING, synthesis={"start": "noise", **NO_EXPERT}),
-    Row("init-fm", "initialisation, matching", WITH_MATCHING, {}, NO_EXPERT, "fm"),
-    Row("random", "the same with random extractors", WITH_MATCHING, {"extractors": "random"}, NO_EXPERT),
-    Row("full", "initialisation, matching, expert"),
-    Row("coupled", "the same, coupled", settings={"schedule": "coupled"}),
-    Row("shares-equal", "the same, shares 1.21 : 1.17 : 1.17", (1.21, 1.17, 1.17)),
-    Row("shares-expert", "the same, shares 0.27 : 1.07 : 1.66", (0.27, 1.07, 1.66)),
-    Row("shares-matching", "the same, shares 0.27 : 1.75 : 0.92", (0.27, 1.75, 0.92)),
+    Row("init", "initialisation only", GENERATOR, synthesis={"match": "nothing", **NO_EXPERT}),
+    Row("generated", "initialisation, matching generated", GENERATOR, {}, {"match": "generated", **NO_EXPERT}, "init"),
+    Row("advised", "the same, with an expert of generated", GENERATOR, {}, {"match": "generated"}, "init"),
+    Row("fm", "matching only, from noise", MATCHING, synthesis={"start": "noise", **NO_EXPERT}),
+    Row("init-fm", "initialisation, matching", MATCHING, {}, NO_EXPERT, "fm"),
+    Row("random", "the same with random extractors", MATCHING, {"extractors": "random"}, NO_EXPERT),
+    Row("full", "initialisation, matching, expert", EXPERT),
+    Row("coupled", "the same, coupled", EXPERT, {"schedule": "coupled"}),
+    Row("shares-equal", "the same, shares 1.21 : 1.17 : 1.17", EXPERT, {"shares": [1.21, 1.17, 1.17]}),
+    Row("shares-expert", "the same, shares 0.27 : 1.07 : 1.66", EXPERT, {"shares": [0.27, 1.07, 1.66]}),
+    Row("shares-matching", "the same, shares 0.27 : 1.75 : 0.92", EXPERT, {"shares": [0.27, 1.75, 0.92]}),
 )
 """The first seven are the ablation, and what is run unless other rows are named."""
 ABLATION = tuple(row.key for row in ROWS[:7])
@@ -84,6 +83,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     help_text = "only these rows"
     parser.add_argument(
         "--rows", nargs="+", choices=[row.key for row in ROWS], default=ABLATION, metavar="ROW", help=help_text
+    )
+    help_text = "the parts' μ in proportion, unless a row says otherwise; published by default"
+    parser.add_argument(
+        "--shares",
+        nargs=3,
+        type=float,
+        default=PUBLISHED_SHARES,
+        metavar=("GENERATOR", "MATCHING", "EXPERT"),
+        help=help_text,
     )
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="method settings of all rows")
     parser.add_argument(
@@ -108,7 +116,8 @@ def report(options: argparse.Namespace, outcomes: Outcomes) -> Iterator[str]:
     """Our rows, then the paper's tables with ours beside them where data, ε and set size are the same."""
     yield f"DP-GENG on {options.dataset}, {options.silos} silo(s), δ = 1e-5 for each, {options.seeds} seed(s);"
     yield "test accuracy on hard labels in % by the literature's protocol (learner convnet-dd), by images per class"
-    yield "(IPC); each row spends the whole budget on the parts that it has"
+    yield "(IPC); each row spends the whole budget on the parts that it has, by default with μ of generator, matching and"
+    yield "expert as " + " : ".join(f"{share:g}" for share in options.shares)
     yield ""
     rows = []
     for row, epsilon in _lines(options):
@@ -200,7 +209,8 @@ def _accuracy(outcomes: Sequence[Outcome]) -> str:
 
 
 def _scenario(row: Row, epsilon: float, images: int, options: argparse.Namespace) -> str:
-    method = {**pairs(options.set), **row.settings}
+    shares = [share * part for share, part in zip(options.shares, row.parts, strict=True)]
+    method = {"shares": shares, **pairs(options.set), **row.settings}
     synthesis = {**pairs(options.synthesis), **row.synthesis}
     return f"""\
 name = "reproduce-geng-{row.like or row.key}"
@@ -214,7 +224,6 @@ delta = {DELTA}
 [method]
 name = "dp-geng"
 [method.settings]
-shares = {list(row.shares)}
 {toml_table(method)}
 [synthesis]
 images_per_class = {images}

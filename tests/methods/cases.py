@@ -181,6 +181,18 @@ CASES = (
         adaptive=True,
     ),
     Case("dp-geng", "no-expert", {**_GENG, "shares": (1, 1, 0), **_EVERYBODY}, _FEW_STEPS, (1, 8, 8)),
+    Case(
+        "private-evolution",
+        settings={"rounds": 3, "population": 5, "features": 0, "count_weight": 0.3},
+    ),
+    Case(
+        "private-evolution",
+        "features",
+        {"rounds": 2, "population": 4, "features": 6, "picture": 2, "threshold": 0.0},
+        {"selection": "draw"},
+        (3, 9, 10),
+    ),
+    Case.of_table("private-evolution", settings={"rounds": 3, "population": 6, "count_weight": 0.3}),
     Case("dosser", settings={**_MATCHING, "dimensions": 6}, synthesis=_FEW_STEPS),
     Case(
         "dosser",

@@ -4,7 +4,7 @@ A generator's stages come first in DP-GENG's, with its own layouts, stage inputs
 one noise. What a generator needs beyond the contract of a `Method` is an entry here.
 
 >>> sorted(GENERATORS)
-['dp-merf', 'sps']
+['dp-merf', 'private-evolution', 'sps']
 >>> from dpdd.common.methods.dp_geng.settings import MethodSettings
 >>> Generator.of(MethodSettings()).settings.features
 500
@@ -43,7 +43,8 @@ class Entry:
 
 
 GENERATORS: Mapping[str, Entry] = {
-    "dp-merf": Entry({"features": 500}, {}),
+    "dp-merf": Entry({"features": 500}, {"learning_rate": 0.002, "steps": 500}),
+    "private-evolution": Entry({}, {}),
     "sps": Entry({}, {"steps": 100, "soft_labels": False}),
 }
 """By the name of the method."""

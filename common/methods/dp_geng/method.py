@@ -2,7 +2,7 @@
 
 Three parts share one budget, all reserved together and composed by privacy-loss distributions:
 
-1. A *generator* (DP-MERF, or SPS) releases what images can be generated from.
+1. A *generator* (DP-MERF, Private Evolution or SPS) releases what images can be generated from.
 2. *Feature matching*: the matching family's release, with feature extractors that were trained on generated images.
 3. An *expert*, pretrained on generated images, is fine-tuned on records with DP-SGD inside the silo; the release is the
    weighted sum of the noisy gradients of all its steps, from which the weights follow.
@@ -90,6 +90,13 @@ class DPGENG(Method[MethodSettings, SynthesisSettings], family="dp_geng"):
 
         generator = Generator.of(settings)
         return generator.method.backbones(generator.settings)
+
+    def public_datasets(self, settings: MethodSettings) -> tuple[str, ...]:
+        """The generator's: a public pool, where it begins with one."""
+        from dpdd.common.methods.dp_geng.generators import Generator
+
+        generator = Generator.of(settings)
+        return generator.method.public_datasets(generator.settings)
 
     def working_memory(self, settings: MethodSettings, run: RunDescription, stage: int) -> int:
         """The generator's, the matching family's, or that of gradients record by record."""

@@ -33,7 +33,7 @@ class MethodSettings(Settings):
     """
 
     shares: tuple[float, float, float] = PUBLISHED_SHARES
-    generator: Literal["dp-merf", "sps"] = "dp-merf"
+    generator: Literal["dp-merf", "private-evolution", "sps"] = "dp-merf"
     generator_settings: dict[str, Any] = Field(default_factory=dict)
     generator_synthesis: dict[str, Any] = Field(default_factory=dict)
     generated_per_class: Annotated[int, Field(ge=8, le=20_000)] = 400
