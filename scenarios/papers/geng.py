@@ -116,8 +116,8 @@ def report(options: argparse.Namespace, outcomes: Outcomes) -> Iterator[str]:
     """Our rows, then the paper's tables with ours beside them where data, ε and set size are the same."""
     yield f"DP-GENG on {options.dataset}, {options.silos} silo(s), δ = 1e-5 for each, {options.seeds} seed(s);"
     yield "test accuracy on hard labels in % by the literature's protocol (learner convnet-dd), by images per class"
-    yield "(IPC); each row spends the whole budget on the parts that it has, by default with μ of generator, matching and"
-    yield "expert as " + " : ".join(f"{share:g}" for share in options.shares)
+    yield "(IPC); each row spends the whole budget on the parts that it has, by default with μ of generator, matching"
+    yield "and expert as " + " : ".join(f"{share:g}" for share in options.shares)
     yield ""
     rows = []
     for row, epsilon in _lines(options):

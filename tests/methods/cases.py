@@ -75,6 +75,10 @@ _GENG = {
     "expert_steps": 3,
     "expert_rate": 0.5,
 }
+_VOTES = {
+    "generator_settings": {"rounds": 2, "population": 4, "features": 0, "count_weight": 0.3},
+    "generator_synthesis": {},
+}
 _EVERYBODY = {"rate": 1.0, "expert_rate": 1.0}  # nobody is sampled, which is accounted for at once
 
 CASES = (
@@ -180,7 +184,13 @@ CASES = (
         (3, 8, 10),
         adaptive=True,
     ),
-    Case("dp-geng", "no-expert", {**_GENG, "shares": (1, 1, 0), **_EVERYBODY}, _FEW_STEPS, (1, 8, 8)),
+    Case(  # a generator of two stages
+        "dp-geng",
+        "votes",
+        {**_GENG, **_EVERYBODY, "shares": (1, 1, 0), "generator": "private-evolution", **_VOTES},
+        _FEW_STEPS,
+        (1, 8, 8),
+    ),
     Case(
         "private-evolution",
         settings={"rounds": 3, "population": 5, "features": 0, "count_weight": 0.3},
