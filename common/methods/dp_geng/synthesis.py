@@ -7,7 +7,6 @@ drawn once, in the silo), and `expert_weight` times the expert's part (eq. 4). A
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -41,6 +40,7 @@ from dpdd.common.methods.dp_geng.specification import (
     stage_of,
     step_length,
 )
+from dpdd.common.methods.matching.schedule import draw_order, grid_of
 from dpdd.common.methods.matching.signals import Signals
 from dpdd.common.methods.matching.synthesis import expand, targets
 from dpdd.common.models.random_net import RandomNet
@@ -222,7 +222,8 @@ class GuidedTask:
         schedule_of = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, self.steps)
         looked_at = min(per_class, settings.images_per_step)
         labels = torch.tensor(members, device=device).repeat_interleave(looked_at).repeat(settings.parts**2)
-        for draws in self._order(generator):
+        order = draw_order(self.method.schedule, self.method.draws, settings.steps, settings.draws_per_step, generator)
+        for draws in order:
             images = pyramid.images()
             loss = settings.range_weight * outside(images)
             if looked_at < per_class:
@@ -269,22 +270,9 @@ class GuidedTask:
             }
         return Guide(network.to(device), logits, self.settings.references)
 
-    def _order(self, generator: torch.Generator) -> Iterator[list[int]]:
-        """The draws of each step: all of them once, in order; or random ones, all equally often."""
-        if self.method.schedule == "coupled":
-            yield from ([number] for number in range(self.method.draws))
-            return
-        waiting: deque[int] = deque()
-        for _ in range(self.settings.steps):
-            while len(waiting) < self.settings.draws_per_step:
-                waiting += torch.randperm(self.method.draws, generator=generator).tolist()
-            yield [waiting.popleft() for _ in range(self.settings.draws_per_step)]
-
     def preview(self, batches: Sequence[Pixels]) -> Image.Image:
         """A grid with a row per class."""
-        shown = np.concatenate(batches)
-        labels = np.arange(len(shown) // self.run.images_per_class).repeat(self.run.images_per_class)
-        return LabelledSet(shown, labels, self.run.classes).preview(per_class=10)
+        return grid_of(batches, self.run)
 
 
 @dataclass(frozen=True, eq=False)
