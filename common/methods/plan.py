@@ -91,7 +91,7 @@ def gaussian_plan(request: ReleaseRequest, layouts: Sequence[Layout], first_shar
 
     def events(sigma: float) -> list[Gaussian]:
         if first_share is None:
-            return [Gaussian(sigma * math.sqrt(len(layouts)))] * len(layouts)
+            return [Gaussian(sigma)] * len(layouts)
         if not later:
             return [Gaussian(sigma)]
         other = Gaussian(sigma / math.sqrt((1.0 - first_share) / later))

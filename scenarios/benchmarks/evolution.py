@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dpdd.common.cli import Commands, table
+from dpdd.common.config import validate
 from dpdd.common.errors import ConfigError
 from dpdd.scenarios.papers.base import add_judge, pairs
 
@@ -86,7 +87,7 @@ def rounds(
     from dpdd.common.models import backbone
     from dpdd.common.privacy.entropy import SeededEntropy
     from dpdd.common.progress import silent
-    from dpdd.common.synthesis.statistics import of_one_silo
+    from dpdd.common.synthesis.statistics import Statistics, of_one_silo
     from dpdd.common.wire.request import ReleaseRequest
     from dpdd.server.evaluation.scoring import evaluate
     from dpdd.server.evaluation.settings import EvaluationSection
@@ -97,9 +98,16 @@ def rounds(
     names = chosen.backbones(settings)
     pinned = bytes.fromhex(backbone.load(names[0]).card.sha256) if names else b""
     described = replace(described, backbone_sha256=pinned)
-    judge = EvaluationSection(learners=("convnet-dd",), metrics=(), convnet_dd={"runs": 1, **pairs(options.judge)})
+    judge = validate(
+        {"learners": ["convnet-dd"], "metrics": [], "convnet_dd": {"runs": 1, **pairs(options.judge)}},
+        EvaluationSection,
+        "the judge",
+    )
     records = Records(voters.images, voters.labels)
-    statistics, judged, state, asked_with = [], [], None, {}
+    statistics: list[Statistics] = []
+    judged: list[tuple[float, float]] = []
+    state: Any = None
+    asked_with: dict[str, Any] = {}
     for number in range(settings.rounds):
         request = ReleaseRequest(
             "bench",

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from dpdd.common.methods.base import DataKind, RunDescription
 from dpdd.common.methods.private_evolution.evolution import Floats, elected, next_population, selected
-from dpdd.common.methods.private_evolution.generator import Records, first_generator, generator_of
+from dpdd.common.methods.private_evolution.generator import Records
+from dpdd.common.methods.private_evolution.generators import first_generator, generator_of
 from dpdd.common.methods.private_evolution.settings import POPULATION, VOTES, EvolutionSettings, SelectionSettings
 from dpdd.common.methods.private_evolution.specification import population_shape
 from dpdd.common.randomness import subseed

@@ -12,6 +12,7 @@ from dpdd.common.errors import ConfigError
 from dpdd.common.progress import Console
 from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.scenarios.simulator import simulate
+from dpdd.server.cli import main as server
 from dpdd.server.run.requests import make_request
 from dpdd.server.run.scenario import load_scenario
 
@@ -51,6 +52,7 @@ def run(file: Path) -> tuple[dict[str, Any], LabelledSet]:
 def test_silos_vote_in_rounds_with_budgets_of_their_own(tmp_path: Path) -> None:
     metrics, product = run(scenario(tmp_path, privacy="epsilon = 10.0\nepsilons = { east = 5.0 }"))
     assert metrics["rounds"]["count"] == 3 and len(product) == 30
+    assert server(["verify", str(tmp_path / "run")]) == 0, "the votes lead to what silos were asked about"
     assert {row["silo"]: row["epsilon"] for row in metrics["privacy"]} == {"north": 10.0, "east": 5.0}
 
 

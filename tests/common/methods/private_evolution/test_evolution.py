@@ -142,6 +142,8 @@ def test_what_silos_were_asked_with_goes_before_what_it_follows_from() -> None:
     asked = Statistics(statistics[2].sums, statistics[2].noise, 1, {POPULATION: other})
     most = generated([*statistics[:2], asked], SETTINGS, RUN).images[0]
     assert (other == most).all(axis=(1, 2, 3)).any()
+    _, after = synthesis.advance(Evolution(2, np.zeros_like(other)), asked, SETTINGS, RUN)
+    assert np.array_equal(after[POPULATION][0], most), "the elite comes from there, too"
 
 
 def test_both_sides_draw_the_same_first_population_from_the_seed_alone() -> None:

@@ -15,10 +15,10 @@ from dpdd.common.data.table.columns import Categorical, Numeric
 from dpdd.common.errors import ConfigError
 from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.private_evolution import generator_diffusion
-from dpdd.common.methods.private_evolution.generator import generator_of
 from dpdd.common.methods.private_evolution.generator_pool import PoolGenerator, pool_images
 from dpdd.common.methods.private_evolution.generator_rows import RowGenerator
 from dpdd.common.methods.private_evolution.generator_shapes import ShapesGenerator
+from dpdd.common.methods.private_evolution.generators import generator_of
 from dpdd.common.methods.private_evolution.settings import EvolutionSettings
 from dpdd.common.methods.private_evolution.specification import ImageVectors
 
