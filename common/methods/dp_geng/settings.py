@@ -102,7 +102,7 @@ class SynthesisSettings(Settings):
 
     steps: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
     draws_per_step: Annotated[int, Field(ge=1, le=1000)] = 1
-    learning_rate: Annotated[float, Field(gt=0.0)] = 0.005
+    learning_rate: Annotated[float, Field(gt=0.0)] = 0.02
     parts: Annotated[int, Field(ge=1, le=4)] = 2
     start: Literal["clusters", "random", "noise"] = "clusters"
     match: Literal["private", "generated", "nothing"] = "private"
