@@ -222,8 +222,7 @@ class GuidedTask:
         schedule_of = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, self.steps)
         looked_at = min(per_class, settings.images_per_step)
         labels = torch.tensor(members, device=device).repeat_interleave(looked_at).repeat(settings.parts**2)
-        order = draw_order(self.method.schedule, self.method.draws, settings.steps, settings.draws_per_step, generator)
-        for draws in order:
+        for draws in self._order(generator):
             images = pyramid.images()
             loss = settings.range_weight * outside(images)
             if looked_at < per_class:
@@ -269,6 +268,11 @@ class GuidedTask:
                 for label in members
             }
         return Guide(network.to(device), logits, self.settings.references)
+
+    def _order(self, generator: torch.Generator) -> Iterator[list[int]]:
+        """The draws of each step."""
+        of, made = self.method, self.settings
+        return draw_order(of.schedule, of.draws, made.steps, made.draws_per_step, generator)
 
     def preview(self, batches: Sequence[Pixels]) -> Image.Image:
         """A grid with a row per class."""

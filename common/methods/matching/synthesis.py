@@ -161,8 +161,7 @@ class MatchTask:
         labels = labels.repeat(settings.parts**2)
         optimiser = torch.optim.Adam(pyramid.levels, lr=settings.learning_rate, betas=(0.5, 0.9))
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, self.steps)
-        order = draw_order(self.method.schedule, self.method.draws, settings.steps, settings.draws_per_step, generator)
-        for draws in order:
+        for draws in self._order(generator):
             images = pyramid.images()
             seen = expand(images, settings.parts)
             loss = settings.range_weight * outside(images) + settings.smoothness * roughness(images)
@@ -181,6 +180,11 @@ class MatchTask:
         if self.method.signal == "features":
             return (signals - wanted).square().sum(dim=1)
         return 1.0 - functional.cosine_similarity(signals, wanted, dim=1)
+
+    def _order(self, generator: torch.Generator) -> Iterator[list[int]]:
+        """The draws of each step."""
+        of, made = self.method, self.settings
+        return draw_order(of.schedule, of.draws, made.steps, made.draws_per_step, generator)
 
     def preview(self, batches: Sequence[Pixels]) -> Image.Image:
         """A grid with a row per class."""
