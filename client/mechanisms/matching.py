@@ -33,7 +33,7 @@ from dpdd.client.records.records import Records
 from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.matching.planning import BATCH
 from dpdd.common.methods.matching.settings import COUNT, SIGNAL, MethodSettings
-from dpdd.common.methods.matching.signals import Draw
+from dpdd.common.methods.matching.signals import Draw, Signals
 from dpdd.common.methods.matching.specification import (
     auxiliary,
     draw_layout,
@@ -62,31 +62,44 @@ class MatchingMechanism(Mechanism[MethodSettings]):
         entropy: Entropy,
         progress: Progress,
     ) -> Privatised:
-        """Draw after draw: sample, sum, privatise. Nothing of a draw but its noisy sums is kept for the next."""
+        """Draw after draw: sample, sum, privatise."""
         if request.stage < matching_stage(settings):
             return dp_merf.MECHANISM.run(records, request, embedding(settings), plan, entropy, progress)
-        described, classes = RunDescription.of(request), len(request.classes)
+        described = RunDescription.of(request)
         draws = signals(settings, auxiliary(settings, request.stage_input, described), described)
-        sums = draw_layout(settings, described)
-        assert isinstance(plan.event, Gaussian | PoissonGaussian | NonPrivate)
-        event = plan.event if isinstance(plan.event, NonPrivate) else sampled_event(plan.event.sigma, settings.rate, 1)
-        batches: dict[object, int] = {}  # for each kind of view, as each takes other steps
-        pieces = []
-        for number in range(settings.draws):
-            draw = draws.draw(number)
-            contributions, kind = _contributions(draw, settings), draw.augmentation.kind
-            if kind not in batches:
-                batches[kind] = (
-                    BATCH if independent_of_batch_position(contributions, (BATCH, *request.shape), classes) else 1
-                )
-            total = SampledSum(sums, settings.rate, len(records), entropy)
-            add_sample(total, records, contributions, batches[kind])
-            piece = privatise(total, event, entropy)
-            pieces.append(numbered(piece, number))
-            progress("summing draws", number + 1, settings.draws)
-        return combine(*pieces).post_process(
-            lambda arrays: stacked(arrays, SIGNAL, COUNT, settings.draws, short=settings.encoding == "short")
-        )
+        return released_draws(records, request, settings, draws, plan, entropy, progress)
+
+
+def released_draws(
+    records: Records,
+    request: ReleaseRequest,
+    settings: MethodSettings,
+    draws: Signals,
+    plan: Plan,
+    entropy: Entropy,
+    progress: Progress,
+) -> Privatised:
+    """All draws as one release. Nothing of a draw but its noisy sums is kept for the next."""
+    sums, classes = draw_layout(settings, RunDescription.of(request)), len(request.classes)
+    assert isinstance(plan.event, Gaussian | PoissonGaussian | NonPrivate)
+    event = plan.event if isinstance(plan.event, NonPrivate) else sampled_event(plan.event.sigma, settings.rate, 1)
+    batches: dict[object, int] = {}  # for each kind of view, as each takes other steps
+    pieces = []
+    for number in range(settings.draws):
+        draw = draws.draw(number)
+        contributions, kind = _contributions(draw, settings), draw.augmentation.kind
+        if kind not in batches:
+            batches[kind] = (
+                BATCH if independent_of_batch_position(contributions, (BATCH, *request.shape), classes) else 1
+            )
+        total = SampledSum(sums, settings.rate, len(records), entropy)
+        add_sample(total, records, contributions, batches[kind])
+        piece = privatise(total, event, entropy)
+        pieces.append(numbered(piece, number))
+        progress("summing draws", number + 1, settings.draws)
+    return combine(*pieces).post_process(
+        lambda arrays: stacked(arrays, SIGNAL, COUNT, settings.draws, short=settings.encoding == "short")
+    )
 
 
 def _contributions(draw: Draw, settings: MethodSettings) -> Contributions:

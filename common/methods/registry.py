@@ -6,11 +6,13 @@ Its public half is a folder of `common/methods/` with a `method` module, its pri
 
 >>> method("dp-merf").family
 'dp_merf'
->>> " ".join(sorted(METHODS))
-'dm dosser dp-cda dp-kip dp-kip-features dp-merf kip-moments kip-table ndpdc private-evolution psg sps sps-table'
+>>> " ".join(sorted(METHODS)[:7])
+'dm dosser dp-cda dp-geng dp-kip dp-kip-features dp-merf'
+>>> " ".join(sorted(METHODS)[7:])
+'kip-moments kip-table ndpdc private-evolution psg sps sps-table'
 >>> method("dp-magic")  # doctest: +ELLIPSIS
 Traceback (most recent call last):
-dpdd.common.errors.ConfigError: there is no method 'dp-magic'; known are dm, dosser, dp-cda, dp-kip, ...
+dpdd.common.errors.ConfigError: there is no method 'dp-magic'; known are dm, dosser, dp-cda, dp-geng, ...
 >>> sorted(QUERIES.keys() - METHODS.keys())
 ['column-histograms', 'evaluation']
 """
@@ -27,6 +29,7 @@ from dpdd.common.methods.base import DataKind, Method, Query, check_complete
 from dpdd.common.methods.column_histograms.query import NAME as COLUMN_HISTOGRAMS
 from dpdd.common.methods.column_histograms.query import ColumnHistograms
 from dpdd.common.methods.dp_cda.method import DPCDA
+from dpdd.common.methods.dp_geng.method import DPGENG
 from dpdd.common.methods.dp_kip.method import DPKIP
 from dpdd.common.methods.dp_kip.moments_method import KIPMoments
 from dpdd.common.methods.dp_kip.table_method import KIPTable
@@ -83,6 +86,12 @@ METHODS: dict[str, AnyMethod] = register(
             "noisy mixtures of a few records of one class each",
             "DP-CDA, Saha, Tonoy and Imtiaz, 2025",
             data_kinds=frozenset({DataKind.IMAGE, DataKind.TABLE}),
+        ),
+        DPGENG(
+            "dp-geng",
+            "generated images, matched to records under extractors trained on them, and guided by a DP-SGD expert",
+            "DP-GENG, Shi et al., AAAI 2026",
+            release_kinds=frozenset({Kind.STATISTICS}),
         ),
         PrivateEvolution(
             "private-evolution",

@@ -45,6 +45,15 @@ class ImagePyramid:
         coarse = functional.interpolate(pictures.clamp(0.0, 1.0), size, mode="bilinear", align_corners=False)
         self.levels[0].copy_(coarse - BACKGROUND)
 
+    @torch.no_grad()
+    def start_at(self, pictures: Tensor) -> None:
+        """Start from pictures in [0, 1], whole: what the coarser levels leave of them is in the finer ones."""
+        for number, level in enumerate(self.levels):
+            for finer in self.levels[number:]:
+                finer.zero_()
+            rest = pictures - self.images()
+            level.copy_(functional.interpolate(rest, level.shape[2:], mode="area"))
+
     def images(self) -> Tensor:
         """The images, around [0, 1] but not confined to it."""
         total = torch.full((), BACKGROUND)

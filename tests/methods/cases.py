@@ -58,6 +58,28 @@ def _models(models: list[SentModel]) -> dict[str, object]:
 
 _MATCHING = {"draws": 4, "networks": 2, "width": 4, "rate": 0.5, "auxiliary_images": 24}
 _FEW_STEPS = {"steps": 3}
+_GENG = {
+    "generator_settings": {"features": 20},
+    "generator_synthesis": _FEW_STEPS,
+    "generated_per_class": 8,
+    "draws": 3,
+    "rate": 0.5,
+    "networks": 2,
+    "extractor_epochs": 1,
+    "width": 4,
+    "depth": 2,
+    "auxiliary_images": 12,
+    "expert_width": 4,
+    "expert_depth": 2,
+    "expert_epochs": 1,
+    "expert_steps": 3,
+    "expert_rate": 0.5,
+}
+_VOTES = {
+    "generator_settings": {"rounds": 2, "population": 4, "features": 0, "count_weight": 0.3},
+    "generator_synthesis": {},
+}
+_EVERYBODY = {"rate": 1.0, "expert_rate": 1.0}  # nobody is sampled, which is accounted for at once
 
 CASES = (
     Case("dp-merf", settings={"features": 20}, synthesis=_FEW_STEPS),
@@ -158,6 +180,22 @@ CASES = (
         (3, 6, 5),
     ),
     Case.of_table("dp-cda", settings={"mixtures_per_class": 3, "order": 4, "class_size": 8}),
+    Case("dp-geng", settings={**_GENG, "expert_steps": 1, "expert_rate": 1.0}, synthesis=_FEW_STEPS, shape=(1, 9, 8)),
+    Case(  # the expert's second step depends on the noisy sum of its first
+        "dp-geng",
+        "adaptive",
+        {**_GENG, "expert_norm": "group", "schedule": "coupled", "dimensions": 5, "shares": (1, 2, 3), **_EVERYBODY},
+        {"match": "generated", "start": "random", **_FEW_STEPS},
+        (3, 8, 10),
+        adaptive=True,
+    ),
+    Case(  # a generator of two stages
+        "dp-geng",
+        "votes",
+        {**_GENG, **_EVERYBODY, "shares": (1, 1, 0), "generator": "private-evolution", **_VOTES},
+        _FEW_STEPS,
+        (1, 8, 8),
+    ),
     Case(
         "private-evolution",
         settings={"rounds": 3, "population": 5, "features": 0, "count_weight": 0.3},

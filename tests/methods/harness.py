@@ -85,6 +85,7 @@ class Case:
     private: bool = True  # False for a method that is not
     first_input: Mapping[str, NDArray] = field(default_factory=dict)  # arrays of the first request, where it has some
     table: TableSchema | None = None  # of a table, whose label has the classes; then `shape` is its own
+    adaptive: bool = False  # a later sum of one answer depends on earlier noisy ones, as the steps of DP-SGD do
 
     def __str__(self) -> str:
         return f"{self.method}-{self.variant}" if self.variant else self.method
@@ -252,8 +253,11 @@ class Trial:
         )
 
     def sums(self, features: NDArray[np.float32], labels: NDArray[np.int64], ids: Sequence[int], stage: int) -> Sums:
-        """The clean sums of a stage over these records."""
-        with watched(ids) as taken:
+        """The clean sums of a stage over these records; of an adaptive one at the same earlier answers for everybody.
+
+        That is what adaptive composition asks for: each sum has its sensitivity given what came out before it.
+        """
+        with watched(ids, empty=self.case.adaptive) as taken:
             self.answer(features, labels, ids, stage, math.inf)
         return taken
 

@@ -45,7 +45,7 @@ def plan(request: ReleaseRequest, settings: MethodSettings) -> Plan:
     first = layout(settings, run, 0) if last else each
     coordinates, released = first.coordinates, sums_of(first)
     if request.stage == last:
-        coordinates, released = settings.draws * each.coordinates, _released(settings, run)
+        coordinates, released = settings.draws * each.coordinates, released_arrays(settings, run)
     if math.isinf(request.epsilon):
         return Plan(NonPrivate(), Guarantee(math.inf, request.delta, "none"), 0.0, coordinates, released)
 
@@ -79,7 +79,7 @@ def plan(request: ReleaseRequest, settings: MethodSettings) -> Plan:
     return Plan(event, promised, distance, coordinates, released, whole(sigma), math.fsum(distances(sigma)))
 
 
-def _released(settings: MethodSettings, run: RunDescription) -> dict[str, ArrayType]:
+def released_arrays(settings: MethodSettings, run: RunDescription) -> dict[str, ArrayType]:
     """All draws in one array, with counts that were added up before."""
     classes, short = len(run.classes), settings.encoding == "short"
     shape = (settings.draws * classes, signal_settings(settings, run).length)
@@ -104,7 +104,7 @@ def _check(request: ReleaseRequest, settings: MethodSettings) -> None:
         raise ConfigError(f"a network with {features} features is too wide; {MOST_FEATURES} is the most")
     if settings.dimensions > features:
         raise ConfigError(f"a network with {features} features has no subspace of {settings.dimensions} dimensions")
-    _check_size(request, settings, features)
+    check_size(request, settings, features)
     expected = {}
     if request.stage:
         expected = stage_input_shapes(settings, run)
@@ -117,7 +117,7 @@ def _check(request: ReleaseRequest, settings: MethodSettings) -> None:
         )
 
 
-def _check_size(request: ReleaseRequest, settings: MethodSettings, features: int) -> None:
+def check_size(request: ReleaseRequest, settings: MethodSettings, features: int) -> None:
     """ConfigError where a silo could not hold, or not send, what the request makes of even the fewest records."""
     classes, run = len(request.classes), RunDescription.of(request)
     length = signal_settings(settings, run).length
@@ -130,7 +130,7 @@ def _check_size(request: ReleaseRequest, settings: MethodSettings, features: int
             f"the request takes {largest} numbers at once, and a silo holds {MOST_NUMBERS}; ask for fewer draws, fewer "
             "auxiliary images or dimensions, or narrower networks"
         )
-    size = sum(each.bytes for each in _released(settings, run).values())
+    size = sum(each.bytes for each in released_arrays(settings, run).values())
     if size > MOST_BYTES - MOST_HEADER:
         raise ConfigError(
             f"the release would have {size} bytes, and {MOST_BYTES - MOST_HEADER} can be sent; ask for fewer draws, or "

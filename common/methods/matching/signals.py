@@ -67,10 +67,16 @@ class SignalSettings:
 
 
 class Signals:
-    """The signals of a run. `auxiliary` are public images (N, C, H, W) in [0, 1]."""
+    """The signals of a run. `auxiliary` are public images (N, C, H, W) in [0, 1].
 
-    def __init__(self, settings: SignalSettings, auxiliary: NDArray[np.float32]) -> None:
+    `networks` are those to look through, where they are not random ones from the seed.
+    """
+
+    def __init__(
+        self, settings: SignalSettings, auxiliary: NDArray[np.float32], networks: Sequence[RandomNet] = ()
+    ) -> None:
         self.settings = settings
+        self._networks = tuple(networks)
         self._auxiliary = torch.from_numpy(auxiliary)
         self._lens = lru_cache(maxsize=kept_networks(settings))(self._make_lens)
 
@@ -88,8 +94,10 @@ class Signals:
     def _make_lens(self, number: int) -> tuple[RandomNet, Subspace | None, float]:
         """A network, its subspace, and what signals are divided by."""
         settings = self.settings
-        network = RandomNet.draw(
-            settings.seed, number, settings.shape, settings.width, settings.depth, settings.classes
+        network = (
+            self._networks[number]
+            if self._networks
+            else RandomNet.draw(settings.seed, number, settings.shape, settings.width, settings.depth, settings.classes)
         )
         few = self._auxiliary[:FOR_A_NORM]
         if settings.kind == "features" and settings.dimensions:

@@ -7,7 +7,6 @@ step per draw, each used once.
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -22,6 +21,7 @@ from torch.nn import functional
 from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.dp_merf import synthesis as dp_merf
 from dpdd.common.methods.dp_merf.settings import SynthesisSettings as GeneratorSettings
+from dpdd.common.methods.matching.schedule import draw_order, grid_of
 from dpdd.common.methods.matching.settings import COUNT, SIGNAL, MethodSettings, SynthesisSettings
 from dpdd.common.methods.matching.signals import Signals
 from dpdd.common.methods.matching.specification import auxiliary, count_weight, embedding, matching_stage, signals
@@ -196,18 +196,10 @@ class MatchTask:
         return 1.0 - functional.cosine_similarity(signals, wanted, dim=1)
 
     def _order(self, generator: torch.Generator) -> Iterator[list[int]]:
-        """The draws of each step: all of them once, in order; or random ones, all equally often."""
-        if self.method.schedule == "coupled":
-            yield from ([number] for number in range(self.method.draws))
-            return
-        waiting: deque[int] = deque()
-        for _ in range(self.settings.steps):
-            while len(waiting) < self.settings.draws_per_step:
-                waiting += torch.randperm(self.method.draws, generator=generator).tolist()
-            yield [waiting.popleft() for _ in range(self.settings.draws_per_step)]
+        """The draws of each step."""
+        of, made = self.method, self.settings
+        return draw_order(of.schedule, of.draws, made.steps, made.draws_per_step, generator)
 
     def preview(self, batches: Sequence[Pixels]) -> Image.Image:
         """A grid with a row per class."""
-        shown = np.concatenate(batches)
-        labels = np.arange(len(shown) // self.run.images_per_class).repeat(self.run.images_per_class)
-        return LabelledSet(shown, labels, self.run.classes).preview(per_class=10)
+        return grid_of(batches, self.run)

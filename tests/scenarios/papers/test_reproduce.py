@@ -14,6 +14,7 @@ from dpdd.common.privacy.accounting import guarantee
 from dpdd.common.privacy.events import PoissonGaussian
 from dpdd.scenarios.papers import cda as paper_cda
 from dpdd.scenarios.papers import dosser as paper_dosser
+from dpdd.scenarios.papers import geng as paper_geng
 from dpdd.scenarios.papers import kip as paper_kip
 from dpdd.scenarios.papers import kip_tables, reproduce
 from dpdd.scenarios.papers.base import Cell, Outcome, Paper
@@ -56,6 +57,8 @@ def cells_of(paper: Paper, arguments: list[str]) -> list[Cell]:
         ("kip", ["--epsilon", "1", "inf", "--steps", "0"], 12),
         ("cda", [], 20),
         ("cda", ["--mode", "both", "--silos", "5", "--orders", "16", "--epsilon", "1", "--label-noise", "0.5"], 6),
+        ("geng", [], 7),
+        ("geng", ["--epsilon", "1", "10", "--images-per-class", "10", "50", "--rows", "coupled", "shares-equal"], 8),
     ],
 )
 def test_every_cell_is_a_valid_scenario_of_its_own(
@@ -166,3 +169,37 @@ def test_dp_cda_has_the_honest_epsilon_beside_the_claimed_one(
     order_4, order_64 = ([row for row in rows if row[:1] == [order]][-1] for order in ("4", "64"))
     assert "67.9 ± 0.6" in " ".join(order_4) and 0.3 < float(order_4[-1]) < 0.35
     assert "65.0 ± 0.7" in " ".join(order_64) and 3.4 < float(order_64[-1]) < 3.5
+
+
+FIGURES = {"whole": 11.76, "limit": 9.93, "theirs": 12.9, "solved": 0.44, "by_class": 67.8}
+"""What `geng.figures` computes in seconds (tests/common/methods/dp_geng/test_published.py)."""
+
+
+def test_dp_gengs_ablation_asks_as_seldom_as_it_can_and_stands_beside_the_paper(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(paper_geng, "figures", lambda: FIGURES)
+    options = options_of(paper_geng, ["--dataset", "cifar10", "--epsilon", "10", "--images-per-class", "10", "50"])
+    cells = {cell.key: cell for cell in paper_geng.cells(options)}
+    assert cells["generated-10-10"].like == cells["advised-10-50"].like == "init-10-10"
+    assert cells["init-fm-10-10"].like == "fm-10-10" and cells["full-10-50"].like == "full-10-10"
+    assert cells["random-10-10"].like == cells["full-10-10"].like == ""
+    for cell in cells.values():
+        one, other = cells[cell.like or cell.key].scenario, cell.scenario
+        assert one.partition("[synthesis]")[0] == other.partition("[synthesis]")[0], "asks the same"
+    outcomes = {key: [Outcome({"convnet-dd": 0.301 + 0.01 * number}, 10.0, 0, 0.0)] for number, key in enumerate(cells)}
+    printed = "\n".join(paper_geng.report(options, outcomes))
+    rows = [" ".join(line.split()) for line in printed.splitlines()]
+    assert "initialisation, matching, expert 65.5 ± 0.4 43.1" in rows and "initialisation 48.7 ± 0.4 31.1" in rows
+    assert "10 0.27 1.48 1.30 65.5 ± 0.3 43.1" in rows and "10 1.21 1.17 1.17 57.2 ± 0.2 –" in rows
+    assert "DP-GENG 10 59.0 ± 0.3 52.8 ± 0.4 49.5 ± 0.8 42.1" in rows
+    assert "DP-MERF 56.4 ± 0.3 82.4 ± 0.2 43.1" in rows and "PE 65.5 ± 0.4 83.1 ± 0.5 –" in rows
+    assert any(row.startswith("1 DP-GENG · 53.5 ± 0.3 55.9") and row.endswith("– – –") for row in rows)
+    assert "ε of 11.8 by privacy-loss distributions" in printed and "limit says 9.9" in printed
+
+
+def test_dp_gengs_figures_are_for_its_own_data_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paper_geng, "figures", lambda: FIGURES)
+    options = options_of(paper_geng, ["--rows", "full", "--epsilon", "10", "--images-per-class", "50"])
+    outcomes = {cell.key: [Outcome({"convnet-dd": 0.987}, 10.0, 0, 0.0)] for cell in paper_geng.cells(options)}
+    assert "\n".join(paper_geng.report(options, outcomes)).count("98.7") == 1

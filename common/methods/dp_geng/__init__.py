@@ -1,0 +1,1 @@
+"""DP-GENG: the public half."""
