@@ -129,6 +129,12 @@ CASES = (
         _FEW_STEPS,
         (1, 12, 12),
     ),
+    Case(
+        "sps-published",
+        settings={"backbone": _tiny_backbone(), "global_dimensions": 4, "class_layers": 1, "class_dimensions": 4},
+        synthesis=_FEW_STEPS,
+        shape=(1, 12, 12),
+    ),
     Case(  # a backbone that nobody named, built in code, for images that it makes small
         "sps",
         "any-size",
