@@ -1,6 +1,6 @@
 """Public images without labels of their own: a benchmark's, an archive's, or all image files below a folder.
 
-They are read as 8-bit images of one shape, whatever they came in (`dpdd.common.data.fitting`), always in the same order.
+They are read as 8-bit images of one shape, whatever they came in (`dpdd.common.data.fitting`), always in one order.
 
 >>> import tempfile
 >>> base = Path(tempfile.mkdtemp())

@@ -1,4 +1,4 @@
-"""A pool of public images with soft labels from the classifier that releases contain: for a dataset, without the images.
+"""A pool of public images with soft labels from the classifier that releases contain, for a dataset without them.
 
 The labels are post-processing of the releases, so they cost no privacy. The images are somebody else's, so the dataset
 names them only: `pool.safetensors` has the SHA-256 of every image's pixels (as 8-bit numbers, fitted to the run's

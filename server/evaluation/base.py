@@ -125,7 +125,7 @@ class Learner(ABC):
         return settings
 
     def learnt_from(self, dataset: LabelledSet, settings: LearnerSettings) -> str:
-        """What it learns from, for `metrics.json`: the labels of `dataset`, by default; `settings` are of all learners."""
+        """What it learns from, for `metrics.json`; `settings` are those of all learners."""
         from dpdd.server.evaluation.training_data import labels_of
 
         return "hard" if dataset.is_table else labels_of(dataset, self.own(settings))

@@ -1,7 +1,7 @@
 """Distilling the labelled pool: images whose features stand for those of the pool's images of their class.
 
-Distribution matching without noise, as the pool and its labels are public: ConvNets learn from the labelled pool, and are
-kept as they were at several times of their training. In each step one of them looks at synthetic images and at a
+Distribution matching without noise, as the pool and its labels are public: ConvNets learn from the labelled pool, and
+are kept as they were at several times of their training. In each step one of them looks at synthetic images and at a
 batch of the pool, under one kind of DSA augmentation, and the mean features of each class are to be the same; the
 network's own cross-entropy on the synthetic images is added (Zhao and Bilen 2023; Zhao et al. 2023). Images start as
 images of the pool that the classifier is sure of, spread out.
