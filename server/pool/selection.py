@@ -18,14 +18,11 @@ _ROUNDS = 8
 
 
 def surest(probabilities: NDArray[np.floating], count: int) -> NDArray[np.int64]:
-    """`count` images, the same number for each class: those with the highest probability of it, in the pool's order.
-
-    An image that is among the surest of two classes counts once, so there may be fewer.
-    """
-    classes = probabilities.shape[1]
-    each = -(-min(count, len(probabilities)) // classes)
-    ranked = np.argsort(-probabilities, axis=0, kind="stable")[:each]
-    return np.unique(ranked)[: max(count, 1)]
+    """`count` images in the pool's order: the surest of each class, then the second of each, and so on."""
+    ranks = np.empty(probabilities.shape, np.int64)
+    order = np.argsort(-probabilities, axis=0, kind="stable")
+    np.put_along_axis(ranks, order, np.arange(len(probabilities))[:, None], axis=0)
+    return np.sort(np.argsort(ranks.min(axis=1), kind="stable")[:count])
 
 
 def candidates(probabilities: NDArray[np.floating], label: int, count: int) -> NDArray[np.int64]:
