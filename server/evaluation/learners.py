@@ -225,8 +225,8 @@ LEARNERS: Mapping[str, Learner] = {
     each.name: each
     for each in (
         ConvNetDDLearner(),
-        ConvNetPoolLearner(),
         ConvNetLearner(),
+        ConvNetPoolLearner(),
         ProbeLearner(),
         FineTuneLearner(),
         EnsembleLearner(),

@@ -46,13 +46,30 @@ def distilled(pool: ScoredPool, section: PoolSection, run: RunDescription) -> tu
     task = PoolTask.of(pool, section, run)
     (images,) = (run.runner or SynthesisRunner()).make(task, [0], run.progress, "distilling the public pool")
     labels = np.arange(len(run.classes)).repeat(run.images_per_class)
-    parts = section.distillation.parts
-    if parts > 1:
-        enlarged = expand(torch.from_numpy(images).float(), parts).clamp(0.0, 255.0).round().to(torch.uint8)
-        images, labels = enlarged.numpy(), np.tile(labels, parts**2)
-        order = np.argsort(labels, kind="stable")
-        images, labels = images[order], labels[order]
-    return np.ascontiguousarray(images), labels
+    return apart(images, labels, section.parts)
+
+
+def selected(pool: ScoredPool, section: PoolSection, run: RunDescription) -> tuple[Pixels, NDArray[np.int64]]:
+    """The same, of images of the pool as they are; with parts, each image holds parts² of them, made smaller."""
+    images = (starts(pool, section, run) * 255.0).round().to(torch.uint8).numpy()
+    return apart(images, np.arange(len(run.classes)).repeat(run.images_per_class), section.parts)
+
+
+def starts(pool: ScoredPool, section: PoolSection, run: RunDescription) -> Tensor:
+    """Images in [0, 1] that are spread out among the surest of each class, class by class."""
+    count = run.images_per_class * section.parts**2
+    of = section.candidates * count
+    chosen = spread_over_classes(pool.soft, pool.vectors, count, run.classes, run.public_seed, of)
+    return torch.cat([tiled(pool.images[own], section.parts) for own in np.split(chosen, len(run.classes))])
+
+
+def apart(images: Pixels, labels: NDArray[np.int64], parts: int) -> tuple[Pixels, NDArray[np.int64]]:
+    """Every image as its parts² enlarged pieces, with their labels, class by class."""
+    if parts == 1:
+        return images, labels
+    enlarged = expand(torch.from_numpy(images).float(), parts).clamp(0.0, 255.0).round().to(torch.uint8)
+    order = np.argsort(np.tile(labels, parts**2), kind="stable")
+    return np.ascontiguousarray(enlarged.numpy()[order]), np.tile(labels, parts**2)[order]
 
 
 def tiled(images: NDArray[np.uint8], parts: int) -> Tensor:
@@ -80,20 +97,25 @@ class PoolTask:
     members: tuple[int, ...]  # of each class in the material
     settings: PoolDistillation
     run: RunDescription
+    parts: int = 1
     flips: bool = True
 
     @classmethod
     def of(cls, pool: ScoredPool, section: PoolSection, run: RunDescription) -> PoolTask:
         """The task of a run's pool."""
         settings, classes = section.distillation, range(len(run.classes))
-        count = run.images_per_class * settings.parts**2
-        of = section.candidates * count
-        chosen = spread_over_classes(pool.soft, pool.vectors, count, run.classes, run.public_seed, of)
-        starts = [tiled(pool.images[own], settings.parts) for own in np.split(chosen, len(run.classes))]
         own = [candidates(pool.soft, label, settings.material) for label in classes]
         material = np.concatenate(own)
         members = tuple(len(each) for each in own)
-        return cls(torch.cat(starts), pool.images[material], pool.soft[material], members, settings, run.public)
+        return cls(
+            starts(pool, section, run),
+            pool.images[material],
+            pool.soft[material],
+            members,
+            settings,
+            run.public,
+            section.parts,
+        )
 
     def __getstate__(self) -> dict[str, object]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
@@ -108,6 +130,7 @@ class PoolTask:
         facts = {
             "settings": self.settings.model_dump(mode="json"),
             "members": self.members,
+            "parts": self.parts,
             "seed": self.run.public_seed,
             "flips": self.flips,
             "device": device,
@@ -183,8 +206,8 @@ class PoolTask:
             images = pyramid.images()
             loss = 10.0 * outside(images)
             places = self._some(labels, generator)
-            synthetic = expand(images[places], own.parts)
-            of = labels[places].repeat(own.parts**2).to(device)
+            synthetic = expand(images[places], self.parts)
+            of = labels[places].repeat(self.parts**2).to(device)
             real, of_real = self._batch(generator, device)
             change = generator.get_state()  # the same kind of change for both
             seen = augment(self._seen(synthetic, device), self._kinds, generator)
@@ -203,7 +226,7 @@ class PoolTask:
     def _some(self, labels: Tensor, generator: torch.Generator) -> Tensor:
         """Positions of so many images of each class that their parts fill a batch."""
         each = self.run.images_per_class
-        few = max(1, min(each, self.settings.batch // self.settings.parts**2))
+        few = max(1, min(each, self.settings.batch // self.parts**2))
         return torch.cat([label * each + torch.randperm(each, generator=generator)[:few] for label in labels.unique()])
 
     def _batch(self, generator: torch.Generator, device: torch.device) -> tuple[Tensor, Tensor]:

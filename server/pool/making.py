@@ -13,7 +13,7 @@ from dpdd.common.methods.base import RunDescription
 from dpdd.common.randomness import uniforms
 from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.common.synthesis.public_pool import LabelledPool, PoolFacts
-from dpdd.server.pool.selection import spread_over_classes, surest
+from dpdd.server.pool.selection import surest
 
 if TYPE_CHECKING:
     from dpdd.common.progress import Progress
@@ -57,14 +57,8 @@ def labelled(pool: ScoredPool, section: PoolSection, facts: PoolFacts, seed: int
 
 def small_set(pool: ScoredPool, section: PoolSection, run: RunDescription) -> LabelledSet:
     """`run.images_per_class` images of each class: selected from the pool, or distilled from it."""
-    from dpdd.server.pool.distillation import distilled
+    from dpdd.server.pool.distillation import distilled, selected
 
-    if section.set == "selected":
-        count, labels = run.images_per_class, np.arange(len(run.classes))
-        of = section.candidates * count
-        chosen = spread_over_classes(pool.soft, pool.vectors, count, run.classes, run.public_seed, of)
-        images, labels = pool.images[chosen], labels.repeat(count)
-    else:
-        images, labels = distilled(pool, section, run)
+    images, labels = (selected if section.set == "selected" else distilled)(pool, section, run)
     soft = pool.teacher.probabilities(images).numpy()
     return LabelledSet(images, labels, run.classes, soft, pool.teacher)

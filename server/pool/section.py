@@ -29,15 +29,12 @@ class PoolDistillation(Settings):
     `networks` ConvNets of width `width` learn from the pool for `training_steps` batches; each is used as it was at
     several times of its training. Then the images' mean features of each class are matched to those of batches of the
     pool, under one kind of augmentation per step, and the networks' own cross-entropy on the images, times
-    `label_weight`, is made small. `parts` cuts every image into parts x parts pieces that are each enlarged to a full
-    one (partition and expand), so the set has parts² times as many images. Of each class, the `material` surest images
-    take part.
+    `label_weight`, is made small. Of each class, the `material` surest images take part.
     """
 
     steps: Annotated[int, Field(ge=1, le=1_000_000)] = 400
     learning_rate: Annotated[float, Field(gt=0.0)] = 0.01
     label_weight: Annotated[float, Field(ge=0.0)] = 0.1
-    parts: Annotated[int, Field(ge=1, le=4)] = 2
     networks: Annotated[int, Field(ge=1, le=100)] = 2
     width: Annotated[int, Field(ge=4, le=512)] = 32
     training_steps: Annotated[int, Field(ge=1, le=1_000_000)] = 300
@@ -51,10 +48,12 @@ class PoolSection(Settings):
     `dataset` is a public benchmark, whose training images are taken, or `source` is an ``.npz`` archive (the array
     `images_key`) or a folder of image files; `name` is what the card calls it. The classifier in the releases labels
     all of them softly, and `images` of them, as many of each class (`choice = "surest"`), or any (`"any"`), are named
-    in the dataset by their hashes. `set` is what the small set of `images_per_class` is made of: `distilled` from the
-    labelled pool, `selected` from it, or by the `method`, as without a pool.
+    in the dataset by their hashes. `set` is what the small set of `images_per_class` is made of: `selected` from the
+    pool, `distilled` from it, or by the `method`, as without a pool.
 
-    `candidates` is how many times more images selection looks at than it takes: the surest of each class.
+    `candidates` is how many times more images selection looks at than it takes: the surest of each class. With `parts`
+    every image of the small set holds parts x parts smaller ones, which are each enlarged to a full one (partition and
+    expand), so the set that is saved has parts² times as many.
     """
 
     licence: Annotated[str, Field(min_length=1, max_length=500)]
@@ -65,8 +64,9 @@ class PoolSection(Settings):
     fit: Fit = "resize"
     images: Annotated[int, Field(ge=1, le=10_000_000)] = 40_000
     choice: Literal["surest", "any"] = "any"
-    set: Literal["distilled", "selected", "method"] = "distilled"
+    set: Literal["selected", "distilled", "method"] = "selected"
     candidates: Annotated[int, Field(ge=1, le=1000)] = 10
+    parts: Annotated[int, Field(ge=1, le=4)] = 1
     distillation: PoolDistillation = PoolDistillation()
 
     @property

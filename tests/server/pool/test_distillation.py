@@ -11,7 +11,7 @@ from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.matching.synthesis import expand
 from dpdd.common.synthesis.image_embedding import ImageEmbedding
 from dpdd.common.synthesis.teacher import Teacher
-from dpdd.server.pool.distillation import PoolTask, class_means, distilled, features, tiled
+from dpdd.server.pool.distillation import PoolTask, class_means, distilled, features, selected, tiled
 from dpdd.server.pool.making import ScoredPool
 from dpdd.server.pool.section import PoolSection
 
@@ -36,9 +36,9 @@ def lightness(images: torch.Tensor) -> torch.Tensor:
     return images[:, :, :6].mean(dim=(1, 2, 3)) - images[:, :, 6:].mean(dim=(1, 2, 3))
 
 
-def section(**distillation: object) -> PoolSection:
+def section(parts: int = 1, **distillation: object) -> PoolSection:
     settings = {"networks": 1, "width": 4, "training_steps": 4, "batch": 8, "steps": 3, **distillation}
-    return PoolSection(dataset="mnist", licence="none", candidates=3, distillation=settings)
+    return PoolSection(dataset="mnist", licence="none", candidates=3, parts=parts, distillation=settings)
 
 
 def test_tiles_are_what_expand_cuts_apart() -> None:
@@ -57,7 +57,7 @@ def test_features_are_what_the_classifier_of_a_network_sees() -> None:
 
 
 def test_distilled_images_come_nearer_to_the_pool_and_are_made_again_alike() -> None:
-    task = PoolTask.of(pool(), section(steps=40, parts=1, learning_rate=0.05, label_weight=0.0), RUN)
+    task = PoolTask.of(pool(), section(steps=40, learning_rate=0.05, label_weight=0.0), RUN)
     dull = task.start * 0.0 + 0.5
     task = PoolTask(dull, task.material, task.soft, task.members, task.settings, task.run)
     *_, last = task.make(0, torch.device("cpu"))
@@ -69,7 +69,17 @@ def test_distilled_images_come_nearer_to_the_pool_and_are_made_again_alike() -> 
 
 
 def test_with_parts_there_are_as_many_more_images_sorted_by_class() -> None:
-    images, labels = distilled(pool(), section(parts=2), RUN)
+    for make in (distilled, selected):
+        check_parts(*make(pool(), section(parts=2), RUN))
+
+
+def test_selected_images_without_parts_are_the_pools_own() -> None:
+    images, labels = selected(pool(), section(), RUN)
+    assert all(any(np.array_equal(image, known) for known in pool().images) for image in images)
+    assert labels.tolist() == [0, 0, 1, 1]
+
+
+def check_parts(images: np.ndarray, labels: np.ndarray) -> None:
     assert images.shape == (16, 1, 12, 12) and labels.tolist() == [0] * 8 + [1] * 8
     light = lightness(torch.from_numpy(images).float())
     assert light[:8].max() < light[8:].min(), "they start as images of their class"

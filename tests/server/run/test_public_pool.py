@@ -113,13 +113,14 @@ def test_a_run_learns_from_its_pool_and_anybody_can_rebuild_it(
 
 def test_a_set_is_distilled_from_the_pool_without_asking_anybody_anew(folder: Path) -> None:
     before = sorted(path.name for path in run(folder, 'set = "selected"').glob("silos/*/state/outbox/*"))
-    done = run(folder, 'choice = "surest"\nimages = 50\ncandidates = 1')
+    distilling = 'set = "distilled"\nparts = 2\nchoice = "surest"\nimages = 50\ncandidates = 1'
+    done = run(folder, distilling)
     assert sorted(path.name for path in done.glob("silos/*/state/outbox/*")) == before
     distilled, labels = LabelledSet.load(done / "dataset"), PoolLabels.load(done / "dataset")
     assert len(distilled) == 80, "2 x 2 parts of two images in each of ten classes"
     assert len(labels) == 50
     assert distilled.teacher is not None and distilled.soft is not None
-    again = LabelledSet.load(run(folder, 'choice = "surest"\nimages = 50\ncandidates = 1') / "dataset")
+    again = LabelledSet.load(run(folder, distilling) / "dataset")
     assert np.array_equal(again.images, distilled.images)
     checked_run(done)
 
