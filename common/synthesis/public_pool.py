@@ -18,13 +18,14 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
+from dpdd.common.data.schema import Fit
 from dpdd.common.errors import DataError
 from dpdd.common.files.untrusted import shown
 from dpdd.common.synthesis.product_files import POOL, UNREADABLE, file_sha256
@@ -46,6 +47,15 @@ class PoolFacts:
     classes: tuple[str, ...]
     shape: tuple[int, int, int]
     fit: str = "resize"
+
+    def __post_init__(self) -> None:
+        words = (self.name, self.licence, self.fit, *self.classes)
+        if not all(isinstance(word, str) and word.isprintable() for word in words):
+            raise ValueError("its name, licence or classes are no words")
+        if self.fit not in get_args(Fit):
+            raise ValueError("it was fitted in a way that does not exist")
+        if not all(type(side) is int and 0 < side < 1 << 20 for side in self.shape):
+            raise ValueError("its images have no shape")
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,6 +16,8 @@ torch.Size([5, 2])
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -26,7 +28,7 @@ from dpdd.common.randomness import subseed
 from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.server.evaluation.base import CannotLearn, Classifier
 from dpdd.server.evaluation.convnet import TrainedConvNet
-from dpdd.server.evaluation.convnet_dd import batches
+from dpdd.server.evaluation.convnet_dd import batches, optimise
 from dpdd.server.evaluation.dsa import CHANGES, PUBLISHED
 from dpdd.server.evaluation.learner_settings import ConvNetPoolSettings, LearnerSettings
 
@@ -67,17 +69,10 @@ def _train(
         torch.manual_seed(seed)
         network = EvaluationConvNet(shape, soft.shape[1], own.width, own.depth or depth_for(shape), padded=True)
     generator = torch.Generator().manual_seed(subseed(seed, "batches"))
-    optimiser = torch.optim.AdamW(network.parameters(), lr=own.learning_rate, weight_decay=own.weight_decay)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, own.learning_rate, total_steps=own.steps + 1)
-    chosen = batches(len(images), own.batch, generator)
-    network.train()
-    for step in range(own.steps):
-        pick = next(chosen)
+
+    def loss(pick: Tensor) -> Tensor:
         seen = moved((images[pick].float() / 255.0 - mean) / std, flips, generator)
-        loss = functional.cross_entropy(network(seen), soft[pick])
-        optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        optimiser.step()
-        schedule.step()
-        progress(what, step + 1, own.steps)
+        return functional.cross_entropy(network(seen), soft[pick])
+
+    optimise(network, own, batches(len(images), own.batch, generator), loss, partial(progress, what))
     return TrainedConvNet(network.eval(), own.width, mean, std)

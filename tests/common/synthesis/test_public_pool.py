@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -64,7 +65,7 @@ def test_probabilities_survive_bytes() -> None:
     assert probabilities(quantised(flat)).sum() == 1.0, "labels too faint for a step still are labels"
 
 
-@pytest.mark.parametrize("odd", ["no hash", "no label", "twice", "classes", "format", "text"])
+@pytest.mark.parametrize("odd", ["no hash", "no label", "twice", "classes", "format", "words", "fit", "shape", "text"])
 def test_other_files_are_refused_in_a_sentence(tmp_path: Path, odd: str) -> None:
     pool = LabelledPool.of(IMAGES, SOFT, FACTS)
     hashes, steps, header = pool.labels.hashes.copy(), pool.labels.steps.copy(), None
@@ -78,6 +79,10 @@ def test_other_files_are_refused_in_a_sentence(tmp_path: Path, odd: str) -> None
         steps = steps[:, :2].copy()
     elif odd == "format":
         header = {"dpdd": '{"format": "something"}'}
+    elif odd in ("words", "fit", "shape"):
+        changed = {"words": {"licence": "free\x1b[2J"}, "fit": {"fit": "stretch"}, "shape": {"shape": (3, 8, -8)}}
+        about = {"format": "dpdd pool v1", **asdict(FACTS), **changed[odd]}
+        header = {"dpdd": json.dumps(about)}
     pool.labels.save(tmp_path)
     if odd == "text":
         (tmp_path / POOL).write_text("hello")
