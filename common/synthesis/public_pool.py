@@ -170,7 +170,7 @@ class Joined:
 
 def hashes_of(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """The SHA-256 of the pixels of each image, row by row and channel by channel (uint8; N, 32)."""
-    digests = b"".join(hashlib.sha256(np.ascontiguousarray(image).tobytes()).digest() for image in images)
+    digests = b"".join(hashlib.sha256(image.tobytes()).digest() for image in images)
     return np.frombuffer(digests, np.uint8).reshape(len(images), 32)
 
 
