@@ -1,10 +1,10 @@
 """Distilling the labelled pool: images whose features stand for those of the pool's images of their class.
 
-Distribution matching without noise, as the pool and its labels are public: ConvNets learn from the labelled pool, and
-are kept as they were at several times of their training. In each step one of them looks at synthetic images and at a
-batch of the pool, under one kind of DSA augmentation, and the mean features of each class are to be the same; the
-network's own cross-entropy on the synthetic images is added (Zhao and Bilen 2023; Zhao et al. 2023). Images start as
-images of the pool that the classifier is sure of, spread out.
+Distribution matching without noise, as the pool and its labels are public. In each step a ConvNet looks at synthetic
+images and at a batch of the pool, under one kind of DSA augmentation, and the mean features of each class are to be the
+same (Zhao and Bilen 2023). It has random weights, or it learnt from the labelled pool for a while; then its own
+cross-entropy on the synthetic images may be added (Zhao et al. 2023). Images start as images of the pool that the
+classifier is sure of, spread out.
 """
 
 from __future__ import annotations
@@ -158,12 +158,17 @@ class PoolTask:
     def _material(self, places: Tensor, device: torch.device) -> Tensor:
         return self._seen(torch.from_numpy(self.material)[places].float() / 255.0, device)
 
-    def _networks(self, number: int, generator: torch.Generator, device: torch.device) -> list[EvaluationConvNet]:
-        """Network `number` as it was at several times of its training on the labelled pool."""
-        own, shape = self.settings, self.run.image_shape
+    def _drawn(self, number: int, device: torch.device) -> EvaluationConvNet:
+        """Network `number`, of random weights."""
+        shape = self.run.image_shape
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(subseed(self.run.public_seed, f"network of the pool {number}"))
-            network = EvaluationConvNet(shape, len(self.members), own.width, depth_for(shape), padded=True).to(device)
+            network = EvaluationConvNet(shape, len(self.members), self.settings.width, depth_for(shape), padded=True)
+        return network.to(device)
+
+    def _networks(self, number: int, generator: torch.Generator, device: torch.device) -> list[EvaluationConvNet]:
+        """Network `number` as it was at several times of its training on the labelled pool."""
+        own, network = self.settings, self._drawn(number, device)
         optimiser = torch.optim.AdamW(network.parameters(), lr=3e-3, weight_decay=5e-4)
         soft = torch.from_numpy(self.soft)
         when = {max(1, round(share * own.training_steps)) for share in MOMENTS_OF_TRAINING}
@@ -201,8 +206,11 @@ class PoolTask:
         labels = torch.arange(classes).repeat_interleave(self.run.images_per_class)
         optimiser = torch.optim.Adam(pyramid.levels, lr=own.learning_rate, betas=(0.5, 0.9))
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, own.steps)
-        for _ in range(own.steps):
-            network = networks[int(torch.randint(len(networks), (), generator=generator))]
+        for step in range(own.steps):
+            if networks:
+                network = networks[int(torch.randint(len(networks), (), generator=generator))]
+            else:
+                network = self._drawn(step, device).requires_grad_(False)
             images = pyramid.images()
             loss = 10.0 * outside(images)
             places = self._some(labels, generator)
@@ -216,7 +224,9 @@ class PoolTask:
                 wanted = class_means(features(network, augment(real, self._kinds, generator)), of_real, classes)
             values = features(network, seen)
             off = (class_means(values, of, classes) - wanted).square().sum() / wanted.square().sum(1).mean()
-            loss = loss + off + own.label_weight * functional.cross_entropy(network[-1](values), of)
+            loss = loss + off
+            if own.label_weight:
+                loss = loss + own.label_weight * functional.cross_entropy(network[-1](values), of)
             optimiser.zero_grad(set_to_none=True)
             loss.backward(inputs=pyramid.levels)
             optimiser.step()

@@ -26,20 +26,27 @@ if TYPE_CHECKING:
 class PoolDistillation(Settings):
     """How images are distilled from the labelled pool: it is post-processing, so as long as one likes.
 
-    `networks` ConvNets of width `width` learn from the pool for `training_steps` batches; each is used as it was at
-    several times of its training. Then the images' mean features of each class are matched to those of batches of the
-    pool, under one kind of augmentation per step, and the networks' own cross-entropy on the images, times
-    `label_weight`, is made small. Of each class, the `material` surest images take part.
+    The images' mean features of each class are matched to those of batches of the pool, under one kind of augmentation
+    per step, in ConvNets of width `width`: a new one of random weights in each step, or, where `networks` is not 0, so
+    many that learn from the pool for `training_steps` batches before, each as it was at several times of its training.
+    Then their own cross-entropy on the images, times `label_weight`, may be made small, too. Of each class, the
+    `material` surest images take part.
     """
 
-    steps: Annotated[int, Field(ge=1, le=1_000_000)] = 400
+    steps: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
     learning_rate: Annotated[float, Field(gt=0.0)] = 0.01
-    label_weight: Annotated[float, Field(ge=0.0)] = 0.1
-    networks: Annotated[int, Field(ge=1, le=100)] = 2
+    label_weight: Annotated[float, Field(ge=0.0)] = 0.0
+    networks: Annotated[int, Field(ge=0, le=100)] = 0
     width: Annotated[int, Field(ge=4, le=512)] = 32
     training_steps: Annotated[int, Field(ge=1, le=1_000_000)] = 300
     batch: Annotated[int, Field(ge=2, le=10_000)] = 64
-    material: Annotated[int, Field(ge=10, le=1_000_000)] = 2500
+    material: Annotated[int, Field(ge=10, le=1_000_000)] = 1000
+
+    @model_validator(mode="after")
+    def _has_learnt(self) -> PoolDistillation:
+        if self.label_weight and not self.networks:
+            raise ValueError("label_weight is for networks that learnt from the pool: ask for some as networks")
+        return self
 
 
 class PoolSection(Settings):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pickle
 
 import numpy as np
+import pytest
 import torch
+from pydantic import ValidationError
 
 from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.matching.synthesis import expand
@@ -37,7 +39,7 @@ def lightness(images: torch.Tensor) -> torch.Tensor:
 
 
 def section(parts: int = 1, **distillation: object) -> PoolSection:
-    settings = {"networks": 1, "width": 4, "training_steps": 4, "batch": 8, "steps": 3, **distillation}
+    settings = {"width": 4, "training_steps": 4, "batch": 8, "steps": 3, **distillation}
     return PoolSection(dataset="mnist", licence="none", candidates=3, parts=parts, distillation=settings)
 
 
@@ -56,8 +58,9 @@ def test_features_are_what_the_classifier_of_a_network_sees() -> None:
     assert torch.equal(network[-1](features(network, images)), network(images))
 
 
-def test_distilled_images_come_nearer_to_the_pool_and_are_made_again_alike() -> None:
-    task = PoolTask.of(pool(), section(steps=40, learning_rate=0.05, label_weight=0.0), RUN)
+@pytest.mark.parametrize("networks", [{"networks": 0}, {"networks": 1, "label_weight": 0.1}])
+def test_distilled_images_come_nearer_to_the_pool_and_are_made_again_alike(networks: dict[str, float]) -> None:
+    task = PoolTask.of(pool(), section(steps=40, learning_rate=0.05, **networks), RUN)
     dull = task.start * 0.0 + 0.5
     task = PoolTask(dull, task.material, task.soft, task.members, task.settings, task.run)
     *_, last = task.make(0, torch.device("cpu"))
@@ -83,6 +86,11 @@ def check_parts(images: np.ndarray, labels: np.ndarray) -> None:
     assert images.shape == (16, 1, 12, 12) and labels.tolist() == [0] * 8 + [1] * 8
     light = lightness(torch.from_numpy(images).float())
     assert light[:8].max() < light[8:].min(), "they start as images of their class"
+
+
+def test_networks_that_never_learnt_have_no_say_in_labels() -> None:
+    with pytest.raises(ValidationError, match="that learnt from the pool"):
+        section(label_weight=0.1)
 
 
 def test_a_class_that_is_missing_in_a_batch_has_no_mean() -> None:
