@@ -125,7 +125,6 @@ def main() -> None:
     torch.set_num_threads(1)
     pool, judges, right = prepared(options.folder, options.images)
     kept = options.folder / "rows.json"
-    rows = json.loads(kept.read_text()) if kept.exists() else []
     for name in options.sets:
         started = time.process_time()
         found, count = accuracy(pool, judges, name, options.width, options.distillation, options.candidates)
@@ -134,8 +133,10 @@ def main() -> None:
         )
         settings = "" if name.startswith("pool") else settings
         seconds = f"{time.process_time() - started:.0f}"
+        rows = json.loads(kept.read_text()) if kept.exists() else []  # another process may have added some
         rows.append([name, settings, str(count), str(options.width), f"{100 * found:.1f}", seconds])
         kept.write_text(json.dumps(rows))
+    rows = json.loads(kept.read_text()) if kept.exists() else []
     print(f"{len(pool.images)} public images; the classifier is right about {100 * right:.1f} % of held-out records\n")
     print(table(["set", "settings", "images", "width", "% right, held out", "CPU seconds"], rows))
 
