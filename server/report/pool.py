@@ -59,7 +59,7 @@ def pool_text(card: Mapping[str, Any]) -> str:
     which = "those that the classifier is surest of" if pool["choice"] == "surest" else "drawn by the public seed"
     paragraphs = [
         f"`dataset/{pool['file']}` names {pool['images']} public images of {pool['name']} ({which}) by the SHA-256 of "
-        "their pixels, with a soft label each from the classifier in the releases. It does not hold the images: "
+        "their pixels, with a soft label each from the classifier in the releases. This file does not hold the images: "
         f"`dpdd-server pool` joins it with a copy of them. {_SETS[pool['set']]}",
         f"Licence of the pool, as the coordinator states it: {pool['licence']}",
         "Privacy: labels and the choice of images are post-processing of the releases and of public data, so the "

@@ -60,10 +60,10 @@ ALSO = '[[synthesis.also]]\nname = "one"\nimages_per_class = 1\n'
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Public images: test images of the slice, which no silo has; as many in colour, which are made grey."""
+    """Public images: test images of the slice, which no silo has."""
     folder = tmp_path_factory.mktemp("pool")
     images = benchmarks.load("fashion-slice", "test").images[:400]
-    np.savez(folder / "photos.npz", images=images[:, 0], colour=np.repeat(images.transpose(0, 2, 3, 1), 3, axis=3))
+    np.savez(folder / "photos.npz", images=images[:, 0])
     return folder
 
 
