@@ -72,7 +72,7 @@ class PoolSection(Settings):
     images: Annotated[int, Field(ge=1, le=10_000_000)] = 40_000
     choice: Literal["surest", "any"] = "any"
     set: Literal["selected", "distilled", "method"] = "selected"
-    candidates: Annotated[int, Field(ge=1, le=1000)] = 10
+    candidates: Annotated[int, Field(ge=1, le=1000)] = 3
     parts: Annotated[int, Field(ge=1, le=4)] = 1
     distillation: PoolDistillation = PoolDistillation()
 
