@@ -41,8 +41,9 @@ class PolicySettings(Settings):
 
     Bytes are those of one release (`most_bytes`), of all in the outbox (`outbox_quota`), of memory that a worker has to
     itself (`most_memory`), and of a file that it writes (`most_disk`); None sets no ceiling. `backbones` are files that
-    requests may name beside what ships with dpdd, spelt exactly so. `tell_ledger_position`: a release says how many
-    entries and paid requests the ledger has, so that its coordinator notices when an old ledger was put back.
+    requests may name beside what ships with dpdd, spelt exactly so, and `public_datasets` are names of public data that
+    this silo may put into a set that it makes itself. `tell_ledger_position`: a release says how many entries and paid
+    requests the ledger has, so that its coordinator notices when an old ledger was put back.
     """
 
     methods: tuple[str, ...]
@@ -64,6 +65,7 @@ class PolicySettings(Settings):
     most_memory: Annotated[int, Field(ge=LEAST_MEMORY)] | None = None
     most_disk: Annotated[int, Field(ge=1)] | None = None
     backbones: tuple[str, ...] = ()
+    public_datasets: tuple[str, ...] = ()
     tell_ledger_position: bool = True
 
     @model_validator(mode="after")

@@ -10,7 +10,7 @@ from dpdd.common.methods.base import DataKind
 from dpdd.common.methods.registry import QUERIES
 from dpdd.common.models.choice import AUTO, comes_with_dpdd
 from dpdd.common.wire.answer import Reason
-from dpdd.common.wire.request import ReleaseRequest
+from dpdd.common.wire.request import Kind, ReleaseRequest
 
 
 class Refused(Exception):
@@ -33,6 +33,19 @@ def check_backbones(names: Sequence[str], settings: SiloSettings) -> bool:
     if not set(foreign) <= set(settings.policy.backbones):
         raise Refused(Reason.MALFORMED, OWN_BACKBONE)
     return not foreign
+
+
+def check_public_datasets(names: Sequence[str], kind: Kind, settings: SiloSettings) -> None:
+    """Refused where this silo would make a set out of data that it does not list: a request cannot have it publish any.
+
+    Whoever asks for statistics makes the set themselves.
+    """
+    foreign = sorted(set(names) - set(settings.policy.public_datasets))
+    if kind is Kind.DISTILLED_SET and foreign:
+        raise Refused(
+            Reason.NOT_ALLOWED,
+            f"the set would be made of {', '.join(foreign)}, which is not among this silo's policy.public_datasets",
+        )
 
 
 def check(request: ReleaseRequest, settings: SiloSettings) -> None:

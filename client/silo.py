@@ -160,6 +160,7 @@ class Silo:
         try:
             settings = settings_of(request)
             shipped = policy.check_backbones(chosen.backbones(settings), self.settings)
+            policy.check_public_datasets(chosen.public_datasets(settings), request.kind, self.settings)
             stages.check(request, chosen.stages(settings), first_input=chosen.first_stage_input)
             answer = self._planned(request, settings)
             ceilings.check_size(answer.plan, self.settings.policy)

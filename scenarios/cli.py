@@ -15,6 +15,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point."""
     from dpdd.scenarios import account
     from dpdd.scenarios.baselines import command as baselines
+    from dpdd.scenarios.benchmarks import evolution as benchmark_evolution
     from dpdd.scenarios.benchmarks import matching as benchmark_matching
     from dpdd.scenarios.benchmarks import noise as benchmark_noise
     from dpdd.scenarios.benchmarks import poisoning as benchmark_poisoning
@@ -72,6 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     benchmark_silo.add_to(commands)
     benchmark_poisoning.add_to(commands)
     benchmark_matching.add_to(commands)
+    benchmark_evolution.add_to(commands)
     subspace_report.add_to(commands)
     table_classifiers.add_to(commands)
     reproduce.add_to(commands)

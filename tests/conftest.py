@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from dpdd.common.data import benchmarks
+from dpdd.common.data.labelled_images import LabelledImages
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 
@@ -20,3 +23,15 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["XDG_CACHE_HOME"] = str(Path(folder, "cache"))
         os.environ["XDG_STATE_HOME"] = str(Path(folder, "state"))
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+
+@pytest.fixture
+def few_test_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A benchmark's test data are its first hundred images: for runs that are about something else than accuracy."""
+    whole = benchmarks.load
+
+    def load(name: str, split: benchmarks.Split) -> LabelledImages:
+        found = whole(name, split)
+        return found if split == "train" else LabelledImages(found.images[:100], found.labels[:100], found.classes)
+
+    monkeypatch.setattr(benchmarks, "load", load)

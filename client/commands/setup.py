@@ -84,6 +84,8 @@ approval = "ask"
 # most_cpu_seconds = 3600
 # Public backbones in files of your own that requests may name, beside those that ship with dpdd.
 # backbones = ["/srv/backbones/mine"]
+# Public datasets on this machine that a set made here may contain images of (private-evolution with a pool).
+# public_datasets = ["tinyimagenet32"]
 # Releases say how many entries the ledger has and how many requests were paid for, so that the coordinator notices when
 # an old copy of the ledger was put back. false keeps that from it.
 # tell_ledger_position = true

@@ -6,6 +6,8 @@ to the support set's free pixels (`dp-kip`), or to its images' features (`dp-kip
 in integers; where a gradient is a sum over few vectors, `FactoredSum` enforces it on the whole numbers of its factors.
 `SampledSum` sees to it that nobody is in a stage who was not sampled for it. One record more or less changes a sum by
 its contribution, with probability `rate`.
+With `marginals` (a table), a contribution has two parts: the gradient, clipped to norm √(1-a²), and the record's
+one-hot row in the row of its class, of norm a; the layout has both, so `FactoredSum` enforces norm 1 for them together.
 Composition: σ, rate and the number of stages are fixed by the request, whatever support set a later stage is asked
 with, so each has the same dominating pair of privacy losses, and these compose adaptively.
 Rows of a table are one-hot, so each is encoded by itself; one with a number that is no code adds nothing.
@@ -36,6 +38,7 @@ from dpdd.common.methods.dp_kip.features import inputs_of, kernel_of, network_of
 from dpdd.common.methods.dp_kip.gradients import SupportSet
 from dpdd.common.methods.dp_kip.kernels import centred
 from dpdd.common.methods.dp_kip.planning import BATCH, DENSE_BATCH, SUPPORT, layout
+from dpdd.common.methods.dp_kip.row_marginals import gradient_norm, rows_beside
 from dpdd.common.methods.dp_kip.settings import GradientSettings
 from dpdd.common.methods.dp_kip.table_inputs import encoded, support_shape
 from dpdd.common.methods.plan import Plan
@@ -43,7 +46,7 @@ from dpdd.common.models.feature_network import FeatureNetwork
 from dpdd.common.privacy.clipping import Layout
 from dpdd.common.privacy.entropy import Entropy
 from dpdd.common.privacy.events import Gaussian, NonPrivate, PoissonGaussian
-from dpdd.common.privacy.factored import Basis, FactoredSum, Factors
+from dpdd.common.privacy.factored import Basis, FactoredSum, Factors, bound_of
 from dpdd.common.privacy.privatise import Privatised, privatise
 from dpdd.common.privacy.sampling import SampledSum
 from dpdd.common.progress import Progress
@@ -81,6 +84,7 @@ def _factored(
 ) -> FactoredSum:
     """The sum of gradients with respect to the kernel's inputs, which are never made."""
     network, classes = network_of(settings, run), len(run.classes)
+    unit = settings.clip / gradient_norm(settings)
     support = _support_set(network, images, settings, run)
     basis = Basis.of(support.inputs.numpy())
     support = support.single()
@@ -89,16 +93,17 @@ def _factored(
         with torch.no_grad():
             inputs = inputs_of(network, torch.from_numpy(features))
             left, mixing = support.factors(inputs, centred(torch.from_numpy(labels), classes))
-            return Factors(left.div_(settings.clip), mixing.div_(settings.clip), inputs)
+            return Factors(left.div_(unit), mixing.div_(unit), inputs)
 
     def whole_factors(features: NDArray[np.float32], labels: NDArray[np.int64]) -> Contribution:
-        grid = basis.to_grid(factors(features, labels))
+        grid = basis.to_grid(factors(features, labels), bound_of(sums.segments[0]))
         return grid.left.numpy(), {"": (grid.mixing.flatten(1).numpy(), grid.right.numpy())}
 
     total = FactoredSum(sums, settings.rate, len(records), entropy, basis)
     batch = BATCH if independent_of_batch_position(whole_factors, (BATCH, *support_shape(run)), classes) else 1
     for part, features, labels in _batches(records, run, total.members, batch):
-        total.add_factors(part, factors(features, labels))
+        beside = (rows_beside(settings, run, features), labels) if settings.marginals else None
+        total.add_factors(part, factors(features, labels), beside)
     return total
 
 

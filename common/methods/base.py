@@ -230,7 +230,7 @@ class Query(ABC, Generic[S]):
     def plan(self, request: ReleaseRequest, settings: S) -> Plan:
         """The cost and the layout of an answer, whatever the records are; ConfigError where no silo could answer.
 
-        One Gaussian over the layout, by default; a method with several stages says how they share the budget.
+        One Gaussian over the layout of each stage, by default, all with the same noise.
         """
         run = RunDescription.of(request)
         return gaussian_plan(request, [self.layout(settings, run, stage) for stage in range(self.stages(settings))])
@@ -248,6 +248,13 @@ class Query(ABC, Generic[S]):
 
     def backbones(self, settings: S) -> tuple[str, ...]:
         """The public backbones that records pass through; the first is pinned in the request."""
+        return ()
+
+    def public_datasets(self, settings: S) -> tuple[str, ...]:
+        """Public datasets that go into what is made of the releases (`dpdd.common.data.benchmarks`), by name.
+
+        None of them may be the run's own; a silo that makes a set itself uses those that its policy names.
+        """
         return ()
 
     def working_memory(self, settings: S, run: RunDescription, stage: int) -> int:

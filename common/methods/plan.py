@@ -74,21 +74,24 @@ class Plan:
         return sum(each.bytes for each in self.array_types.values())
 
 
-def gaussian_plan(request: ReleaseRequest, layouts: Sequence[Layout], first_share: float = 1.0) -> Plan:
+def gaussian_plan(request: ReleaseRequest, layouts: Sequence[Layout], first_share: float | None = None) -> Plan:
     """One Gaussian over the whole layout of each stage, with the least noise that meets the request's (ε, δ).
 
-    Gaussians compose by adding 1/σ²: the first stage has `first_share` of that, the others share the rest. This holds
+    Gaussians compose by adding 1/σ²: the first stage has `first_share` of that, the others share the rest; without it
+    all have the same share, and the same noise. This holds
     for stages that were chosen after seeing the answers to earlier ones, as each has sensitivity 1 whatever it asks.
     The sampler's distance to ideal noise, over all stages, comes off δ before σ is chosen.
     """
     layout, later = layouts[request.stage], len(layouts) - 1
-    if later and not 0.0 < first_share < 1.0:
+    if later and first_share is not None and not 0.0 < first_share < 1.0:
         raise ValueError(f"of several stages, the first has a share of the budget between 0 and 1, not {first_share}")
     released = sums_of(layout)
     if math.isinf(request.epsilon):
         return Plan(NonPrivate(), Guarantee(math.inf, request.delta, "none"), 0.0, layout.coordinates, released)
 
     def events(sigma: float) -> list[Gaussian]:
+        if first_share is None:
+            return [Gaussian(sigma)] * len(layouts)
         if not later:
             return [Gaussian(sigma)]
         other = Gaussian(sigma / math.sqrt((1.0 - first_share) / later))

@@ -7,7 +7,7 @@ Its public half is a folder of `common/methods/` with a `method` module, its pri
 >>> method("dp-merf").family
 'dp_merf'
 >>> " ".join(sorted(METHODS))
-'dm dosser dp-cda dp-kip dp-kip-features dp-merf kip-moments kip-table ndpdc psg sps sps-table'
+'dm dosser dp-cda dp-kip dp-kip-features dp-merf kip-moments kip-table ndpdc private-evolution psg sps sps-table'
 >>> method("dp-magic")  # doctest: +ELLIPSIS
 Traceback (most recent call last):
 dpdd.common.errors.ConfigError: there is no method 'dp-magic'; known are dm, dosser, dp-cda, dp-kip, ...
@@ -33,6 +33,7 @@ from dpdd.common.methods.dp_kip.table_method import KIPTable
 from dpdd.common.methods.dp_merf.method import DPMERF
 from dpdd.common.methods.evaluation.query import Evaluation
 from dpdd.common.methods.matching.method import Matching
+from dpdd.common.methods.private_evolution.method import PrivateEvolution
 from dpdd.common.methods.sps.method import SPS
 from dpdd.common.methods.sps_table.method import SPSTable
 from dpdd.common.wire.request import Kind
@@ -81,6 +82,12 @@ METHODS: dict[str, AnyMethod] = register(
             "dp-cda",
             "noisy mixtures of a few records of one class each",
             "DP-CDA, Saha, Tonoy and Imtiaz, 2025",
+            data_kinds=frozenset({DataKind.IMAGE, DataKind.TABLE}),
+        ),
+        PrivateEvolution(
+            "private-evolution",
+            "synthetic records that private ones vote on, round after round",
+            "Private Evolution, Lin et al., ICLR 2024 (Tab-PE for tables)",
             data_kinds=frozenset({DataKind.IMAGE, DataKind.TABLE}),
         ),
         SPSTable(

@@ -26,7 +26,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -111,7 +113,7 @@ class ScatteringLayers(FeatureNetwork):
     def __init__(self, canvas: ScatteringArchitecture, normalisation: Normalisation | None = None) -> None:
         channels = canvas.channels
         super().__init__(channels, normalisation or Normalisation((0.0,) * channels, (1.0,) * channels))
-        self.scattering = Scattering(canvas.height, canvas.width, scales=canvas.scales, angles=canvas.angles)
+        self.scattering = deepcopy(_scattering(canvas.height, canvas.width, canvas.scales, canvas.angles))
         zeroth, first, second = canvas.maps
         self.split = [zeroth + first, second]
         self.norms = nn.ModuleList(HookedBatchNorm(channels * maps, eps=_TINY) for maps in self.split if maps)
@@ -229,6 +231,12 @@ class Scattering(nn.Module):
         """Low-pass a field of this scale's resolution, and sample it: (positions, paths, images)."""
         matrix: Tensor = getattr(self, f"average{scale}")
         return (matrix @ field.reshape(matrix.shape[1], -1)).view(-1, *field.shape[2:])
+
+
+@lru_cache(maxsize=2)
+def _scattering(height: int, width: int, scales: int, angles: int) -> Scattering:
+    """A transform to copy: its matrices take longer to make than most networks take to load."""
+    return Scattering(height, width, scales=scales, angles=angles)
 
 
 class Bank(nn.Module):

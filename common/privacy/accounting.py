@@ -160,21 +160,58 @@ def calibrate(
             sigma = math.nextafter(sigma, math.inf)
         return sigma
 
-    def private(sigma: float) -> bool:
-        return account(event_of(sigma), delta).epsilon <= epsilon
+    def loss(sigma: float) -> float:
+        return account(event_of(sigma), delta).epsilon
 
     low, high = 0.0, 1.0 if account is not guarantee else _unsampled(event_of, epsilon, delta)
-    while not private(high):
+    while loss(high) > epsilon:
         low, high = high, high * 2.0
         if high > 2.0**40:
             raise ValueError(f"no noise below 2^40 makes this event ({epsilon:g}, {delta:g})-private")
-    while low == 0.0 and private(high / 2.0) and high > 2.0**-20:
+    while low == 0.0 and loss(high / 2.0) <= epsilon and high > 2.0**-20:
         high /= 2.0
-    low = max(low, high / 2.0)
-    while high - low > 1e-6 * high:
-        middle = (low + high) / 2
-        low, high = (low, middle) if private(middle) else (middle, high)
-    return high
+    return _bisected(loss, epsilon, max(low, high / 2.0), high)
+
+
+def _bisected(loss: Callable[[float], float], epsilon: float, low: float, high: float) -> float:
+    """What bisection of [low, high] to a relative 1e-6 ends with, where `loss` falls and is at most ε at `high`.
+
+    A secant finds the place first, as each loss may take seconds; then halving is followed, point by point, and only
+    points between the two that the secant has left are tried. So the result does not depend on how it was found.
+    """
+    above, below = _enclosed(loss, epsilon, low, high)
+    for enclosed in (True, False):
+        first, last = low, high
+        while last - first > 1e-6 * last:
+            middle = (first + last) / 2
+            if enclosed and not above < middle < below:
+                private = middle >= below
+            else:
+                private = loss(middle) <= epsilon
+            first, last = (first, middle) if private else (middle, last)
+        if loss(last) <= epsilon:
+            break  # always, unless rounding makes a loss rise with the noise somewhere
+    return last
+
+
+def _enclosed(loss: Callable[[float], float], epsilon: float, low: float, high: float) -> tuple[float, float]:
+    """A σ with a loss above ε and one without, close to each other, by secants of log ε over log σ."""
+    above, below, last = loss(low), loss(high), high
+    for _ in range(12):
+        if high - low <= 2e-7 * high or not 0.0 < below <= epsilon < above < math.inf:
+            break
+        slope = math.log(above / below) / math.log(high / low)
+        if slope < 1e-9:
+            break
+        guess = high * (below / epsilon) ** (1.0 / slope)
+        near, last = max(min(0.01, 0.5 * abs(guess / last - 1.0)), 5e-8), guess
+        for middle in (guess * (1.0 - near), guess * (1.0 + near)):  # one on each side, where the guess is good
+            if low < middle < high:
+                found = loss(middle)
+                low, high, above, below = (
+                    (low, middle, above, found) if found <= epsilon else (middle, high, found, below)
+                )
+    return low, high
 
 
 def _proportional(event_of: Callable[[float], Event], unit: float) -> bool:

@@ -268,6 +268,11 @@ class ClippedSum:
             first[odd] = 0.0
             second = first if right is left else factor_to_grid(right, segment, 1)
             self._sums[segment.name][0] += _summed_products(first, second).ravel()
+        self._add_rows(grid, labels)
+
+    def _add_rows(self, grid: NDArray[np.float64], labels: NDArray[np.int64]) -> None:
+        """Add rows of the plain segments, clipped and whole, where those of their class belong."""
+        assert self._sums is not None
         present, places = np.unique(labels, return_inverse=True)
         by_class = np.zeros((len(present), self.layout.width))
         for place, row in zip(places, grid, strict=True):

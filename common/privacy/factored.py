@@ -14,6 +14,9 @@ most a_j², and there are fewer than 4 rank + 256 roundings on the way to any. A
 nothing. Records are scaled to a little less than 1 before factors become whole numbers, so that this hardly ever
 happens.
 
+Such a sum may have plain segments beside, in the same contribution: then the layout's first segment has `factors` (m,
+P) and its `norm`, to which p ⊗ x + M V is clipped, and the rows beside are clipped to what that leaves of norm 1.
+
 >>> from dpdd.common.privacy.clipping import global_segment
 >>> from dpdd.common.privacy.entropy import SeededEntropy
 >>> from dpdd.common.privacy.events import NonPrivate
@@ -38,7 +41,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdd.common.privacy.clipping import FIXED_POINT_BITS, FIXED_POINT_ONE, Layout
+from dpdd.common.privacy.clipping import FIXED_POINT_BITS, FIXED_POINT_ONE, Layout, Segment, clip_to_grid, factor_bound
 from dpdd.common.privacy.entropy import Entropy
 from dpdd.common.privacy.sampling import SampledSum
 
@@ -96,8 +99,10 @@ class Basis:
         record_bits = _bits(0.25 * math.sqrt(width / count) / length)  # p's rounding should seldom need more room
         return cls(turn.T.contiguous(), whole, bits, record_bits, stretch)
 
-    def to_grid(self, factors: Factors) -> Factors:
-        """p, M and x as whole numbers, of contributions clipped to norm 1; zeros for a record with none that fit."""
+    def to_grid(self, factors: Factors, bound: int = FIXED_POINT_ONE) -> Factors:
+        """p, M and x as whole numbers, of contributions clipped to a norm of `bound` grid steps, those of norm 1 unless
+        it is less; zeros for a record with none that fit.
+        """
         import torch
 
         from dpdd.common.row_products import row_products
@@ -108,25 +113,27 @@ class Basis:
         p = factors.left.to(dtype, copy=True)
         q = row_products(factors.mixing.to(dtype).flatten(0, 1), turn).reshape(*p.shape, -1)  # beside p, in its grid
         _keep(x.square().sum(1) <= _LARGEST, p, q, x)
-        norms = self._norms(p, q, x)[0].sqrt() / 2.0**self.record_bits
+        norms = self._norms(p, q, x)[0].sqrt() / 2.0**self.record_bits / (bound / FIXED_POINT_ONE)
         whole = self._rounded(p, q, x, norms / (1.0 - ROOM))
-        fits = self._fits(*whole, x)
+        fits = self._fits(*whole, x, bound)
         if not bool(fits.all()):
             again = self._rounded(p, q, x, norms / (1.0 - MORE_ROOM))
             for each, other in zip(whole, again, strict=True):
                 each[~fits] = other[~fits]
-            _keep(self._fits(*whole, x), *whole, x)
+            _keep(self._fits(*whole, x, bound), *whole, x)
         return Factors(*whole, x)
 
     def _rounded(self, p: Tensor, q: Tensor, x: Tensor, norms: Tensor) -> tuple[Tensor, Tensor]:
-        """Both factors in whole numbers, of contributions divided by what their norms are beyond 1."""
+        """Both factors in whole numbers, of contributions divided by what their norms, as shares of the bound, are
+        beyond 1.
+        """
         scale = (2.0 ** (FIXED_POINT_BITS - self.record_bits) / norms.clamp_min(1.0)).to(p.dtype)
         return (p * scale[:, None]).round_(), (q * scale[:, None, None]).round_()
 
-    def _fits(self, p: Tensor, q: Tensor, x: Tensor) -> Tensor:
-        """Which records have a norm of at most 1, and numbers whose sums are exact; none where one is not finite."""
+    def _fits(self, p: Tensor, q: Tensor, x: Tensor, bound: int) -> Tensor:
+        """Which records have a norm of at most `bound`, and numbers whose sums are exact; none that is not finite."""
         squared, products, factors = self._norms(p, q, x)
-        return (squared <= float(FIXED_POINT_ONE) ** 2) & (products <= _LARGEST) & (factors <= _LARGEST_FACTOR)
+        return (squared <= float(bound) ** 2) & (products <= _LARGEST) & (factors <= _LARGEST_FACTOR)
 
     def _norms(self, p: Tensor, q: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Bounds on the squared norms, on all products that go into sums, and on p and M; by record."""
@@ -147,23 +154,38 @@ class Basis:
 
 
 class FactoredSum(SampledSum):
-    """A sum over a Poisson sample of contributions in factors; everything else about it is a `SampledSum`."""
+    """A sum over a Poisson sample of contributions in factors, with plain rows beside if the layout has such segments.
 
-    __slots__ = ("_basis", "_mixed", "_together")
+    Everything else about it is a `SampledSum`.
+    """
+
+    __slots__ = ("_basis", "_bound", "_mixed", "_together")
 
     def __init__(self, layout: Layout, rate: float, records: int, entropy: Entropy, basis: Basis) -> None:
         import torch
 
         super().__init__(layout, rate, records, entropy)
-        segments, numbers = layout.segments, len(basis.mixing) * basis.rows.shape[1]
-        if len(segments) != 1 or segments[0].factors or (segments[0].rows, segments[0].width) != (1, numbers):
-            raise ValueError(f"a factored sum has one segment of {numbers} numbers, for all records alike")
-        self._basis = basis
+        first, shape = layout.segments[0], (len(basis.mixing), basis.rows.shape[1])
+        alone = len(layout.segments) == 1 and first.factors is None
+        if not (alone or first.factors == shape) or len(layout.products) > 1:
+            raise ValueError(
+                f"a factored sum has one segment of {math.prod(shape)} numbers; with others beside, one of factors "
+                f"{shape}, and plain ones after it"
+            )
+        if (first.rows, first.width) != (1, math.prod(shape)) or any(rows != (0,) for rows in first.rows_of):
+            raise ValueError(f"a factored sum has one segment of {math.prod(shape)} numbers, for all records alike")
+        self._basis, self._bound = basis, bound_of(first)
         self._mixed, self._together = torch.zeros_like(basis.mixing), 0  # private, like the sums
 
-    def add_factors(self, members: NDArray[np.int64], factors: Factors) -> None:
+    def add_factors(
+        self,
+        members: NDArray[np.int64],
+        factors: Factors,
+        beside: tuple[NDArray[np.floating], NDArray[np.int64]] | None = None,
+    ) -> None:
         """Clip and add the contributions of some members; rows of `factors` beyond them are padding.
 
+        `beside` are the rows of the plain segments and the labels of these members, where the layout has such segments.
         What their mixing matrices add up to meets the rows when no member is left, or too many came together.
         """
         import torch
@@ -172,8 +194,13 @@ class FactoredSum(SampledSum):
             raise RuntimeError("this sum was privatised already; a new release needs a new sum")
         if not len(members) <= len(factors.left) == len(factors.mixing) == len(factors.right) <= MOST_TOGETHER:
             raise ValueError(f"each member has factors of its own, and at most {MOST_TOGETHER} are added at once")
+        if (beside is None) != (not self.layout.plain or self.layout.segments[0].factors is None):
+            raise ValueError("rows beside factors are for a layout with plain segments beside, and are wanted there")
         added = self._admitted(members)
-        grid = self._basis.to_grid(factors)
+        grid = self._basis.to_grid(factors, self._bound)
+        if beside is not None:
+            rows, labels = beside[0][: len(members)], beside[1][: len(members)]
+            self._add_rows(clip_to_grid(rows, labels, self.layout).astype(np.float64), labels)
         p, q, x = (each[: len(members)] for each in (grid.left.double(), grid.mixing, grid.right))
         self._add(p.T @ x)
         self._mixed += q.sum(0, dtype=torch.float64)
@@ -193,6 +220,11 @@ class FactoredSum(SampledSum):
         """Add what is exact: whole numbers below 2^53."""
         assert self._sums is not None
         self._sums[self.layout.segments[0].name][0] += whole.numpy().astype(np.int64).ravel()
+
+
+def bound_of(segment: Segment) -> int:
+    """The integer norm to which contributions in factors to this segment are clipped."""
+    return FIXED_POINT_ONE if segment.factors is None else factor_bound(segment) ** 2
 
 
 def _bits(ratio: float) -> int:

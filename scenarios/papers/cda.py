@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator
 
 from dpdd.common.cli import table
 from dpdd.common.methods.dp_cda.published import noise_at, theorem_1
 from dpdd.common.privacy.accounting import calibrate, guarantee
 from dpdd.common.privacy.sampling import sampled_event
-from dpdd.scenarios.papers.base import Cell, Outcome, Outcomes, kilobytes_per_silo, spread, stated_epsilon
+from dpdd.scenarios.papers import cda_modes
+from dpdd.scenarios.papers.base import Cell, Outcomes, kilobytes_per_silo, spread, stated_epsilon
 
 DELTA, RECORDS, CLASSES = 1e-5, 60_000, 10
 """N = T of the paper's experiments, as far as it says them (of MNIST and Fashion-MNIST), and their classes."""
@@ -79,13 +81,28 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mixtures", type=int, default=50, metavar="N", help="of each class")
     parser.add_argument("--class-size", type=int, default=6000, metavar="N", help="records of a class in a silo")
     parser.add_argument("--silos", type=int, default=1, metavar="N", help="that share the records")
-    parser.add_argument("--mode", choices=("centralised", "decentralised"), default="centralised", help="of the run")
+    parser.add_argument(
+        "--mode",
+        choices=("centralised", "decentralised", "both"),
+        default="centralised",
+        help="of the run; both: one against the other, at the same order of mixture and the same number of records",
+    )
+    parser.add_argument(
+        "--label-noise",
+        type=float,
+        default=0.0,
+        metavar="SIGMA",
+        help="σ_y of the noisy mixtures' labels, as published",
+    )
+    parser.add_argument("--judge", choices=("convnet", "convnet-cda"), default="convnet", help="who learns")
     parser.add_argument("--steps", type=int, default=500, metavar="N", help="of each ConvNet")
     parser.add_argument("--width", type=int, default=64, metavar="N", help="of each ConvNet")
 
 
 def cells(options: argparse.Namespace) -> list[Cell]:
     """For every ε and order: the mixtures themselves, as in the paper, and records made of the same ones."""
+    if options.mode == "both":
+        return cda_modes.cells(options)
     planned: list[Cell] = []
     for epsilon in options.epsilon:
         for order in options.orders:
@@ -100,9 +117,14 @@ def cells(options: argparse.Namespace) -> list[Cell]:
 
 def report(options: argparse.Namespace, outcomes: Outcomes) -> Iterator[str]:
     """Our rows, then the paper's with what their noise is worth."""
+    if options.mode == "both":
+        yield from cda_modes.report(options, outcomes)
+        return
     silos = f"{options.silos} silo(s), {options.mode}"
     yield f"DP-CDA on {options.dataset}, {silos}, δ = 1e-5 for each, {options.seeds} seed(s);"
-    yield f"test accuracy of a ConvNet from scratch in %, {options.mixtures} mixtures of each class"
+    yield f"test accuracy of the learner {options.judge} in %, {options.mixtures} mixtures of each class"
+    if options.label_noise:
+        yield f"labels of noisy mixtures have noise, σ_y = {options.label_noise:g}, and so does Theorem 1"
     yield ""
     lines = []
     for epsilon in options.epsilon:
@@ -110,7 +132,15 @@ def report(options: argparse.Namespace, outcomes: Outcomes) -> Iterator[str]:
             plain, records = (outcomes[_key(kind, order, epsilon)] for kind in ("mixtures", "records"))
             published = f"{_as_published(order, epsilon, options):.3g}"
             size = kilobytes_per_silo(plain)
-            lines.append([str(order), stated_epsilon(plain), published, _accuracy(plain), _accuracy(records), size])
+            lines.append(
+                [
+                    str(order),
+                    stated_epsilon(plain),
+                    published,
+                    *(spread([each.accuracy.get(options.judge) for each in cell]) for cell in (plain, records)),
+                    size,
+                ]
+            )
     header = ["order", "ε", "ε by Theorem 1", "noisy mixtures", "records made of them", "kB per silo"]
     yield table(header, lines)
     yield ""
@@ -148,43 +178,13 @@ def _as_published(order: int, epsilon: float, options: argparse.Namespace) -> fl
     rate = min(1.0, order / options.class_size)
     sigma = calibrate(lambda noise: sampled_event(noise, rate, options.mixtures), epsilon, DELTA)
     records, mixtures = CLASSES * options.class_size, CLASSES * options.mixtures
-    return theorem_1(sigma / order, order, records, mixtures, DELTA)
+    return theorem_1(sigma / order, order, records, mixtures, DELTA, options.label_noise or math.inf)
 
 
 def _key(kind: str, order: int, epsilon: float) -> str:
     return f"{kind}-{order}-{epsilon:g}"
 
 
-def _accuracy(outcomes: Sequence[Outcome]) -> str:
-    return spread([outcome.accuracy.get("convnet") for outcome in outcomes])
-
-
 def _scenario(order: int, epsilon: float, options: argparse.Namespace, *, plain: bool) -> str:
-    synthesis = 'denoise = false\nspread = "mixtures"' if plain else ""
-    return f"""\
-name = "reproduce-cda-{order}"
-seed = {{seed}}
-[data]
-dataset = "{options.dataset}"
-silos = {options.silos}
-[privacy]
-epsilon = {epsilon!r}
-delta = 1e-5
-[method]
-name = "dp-cda"
-mode = "{options.mode}"
-[method.settings]
-order = {order}
-class_size = {options.class_size}
-mixtures_per_class = {options.mixtures}
-[synthesis]
-images_per_class = {options.mixtures}
-[synthesis.settings]
-{synthesis}
-[evaluation]
-learners = ["convnet"]
-labels = "hard"
-runs = 1
-width = {options.width}
-steps = {options.steps}
-"""
+    synthesis = f'denoise = false\nspread = "mixtures"\nlabel_noise = {options.label_noise}' if plain else ""
+    return cda_modes.scenario_text(order, epsilon, options, options.mode, options.mixtures, synthesis)

@@ -19,11 +19,11 @@ from typing import Any
 
 from dpdd.common.cli import Commands
 from dpdd.common.progress import Console
-from dpdd.scenarios.papers import cda, dosser, kip, sps
+from dpdd.scenarios.papers import cda, dosser, kip, pe, sps
 from dpdd.scenarios.papers.base import Cell, Outcome, Paper, spread
 
-LEARNERS = ("convnet-dd", "convnet", "krr", "krr-ntk", "teacher")
-PAPERS: Mapping[str, Paper] = {"sps": sps, "dosser": dosser, "cda": cda, "kip": kip}
+LEARNERS = ("convnet-dd", "convnet", "convnet-cda", "krr", "krr-ntk", "teacher")
+PAPERS: Mapping[str, Paper] = {"sps": sps, "dosser": dosser, "cda": cda, "kip": kip, "pe": pe}
 
 
 def add_to(commands: Commands) -> None:

@@ -129,6 +129,8 @@ def write_silo(
     chosen = query(scenario.method.name)
     own = [name for name in chosen.backbones(chosen.settings(scenario.method.settings)) if not _ships(name)]
     backbones = f"backbones = {json.dumps(own)}\n" if own else ""
+    public = chosen.public_datasets(chosen.settings(scenario.method.settings))
+    backbones += f"public_datasets = {json.dumps(public)}\n" if public else ""
     text = f"""\
 # A simulated silo of the scenario {scenario.name!r}: its people come from one dataset, split over silos.
 name = {json.dumps(name)}

@@ -99,6 +99,26 @@ class ConvNetLearner(Learner):
         return convnets(dataset, settings, seed, progress)
 
 
+class Table1Learner(ConvNetDDLearner):
+    """The network that DP-CDA's authors judge with."""
+
+    name = "convnet-cda"
+    title = "ConvNet of DP-CDA's table 1"
+
+    def train_networks(
+        self,
+        dataset: LabelledSet,
+        settings: LearnerSettings,
+        public: Backbone | None,
+        seed: int,
+        progress: Progress = silent,
+    ) -> list[Classifier]:
+        """As many as `settings.runs` says."""
+        from dpdd.server.evaluation.convnet_cda import cda_convnets
+
+        return cda_convnets(dataset, settings, seed, progress)
+
+
 class ProbeLearner(Learner):
     """A linear classifier on frozen features of a public backbone."""
 
@@ -235,6 +255,7 @@ LEARNERS: Mapping[str, Learner] = {
         TangentRegressionLearner(),
         PerceptualRegressionLearner(),
         EmpiricalTangentLearner(),
+        Table1Learner(),
         *TABLE_LEARNERS,
     )
 }

@@ -76,6 +76,7 @@ def make_request(
     """What this scenario asks of every silo; or of those with another ε, or about some of the classes."""
     checked_priors(scenario.synthesis.priors, scenario.schema.classes)
     settings, run = resolved_settings(scenario, classes)
+    check_public_datasets(query(scenario.method.name).public_datasets(settings), scenario.data.dataset)
     return ReleaseRequest(
         run=scenario.name,
         method=scenario.method.name,
@@ -132,6 +133,16 @@ def backbone_sha256(names: Sequence[str], dataset: str | None) -> bytes:
                 f"{card.provenance.public_data}: choose another backbone, or none"
             )
     return bytes.fromhex(cards[0].sha256)
+
+
+def check_public_datasets(names: Sequence[str], dataset: str | None) -> None:
+    """ConfigError where the run's own data would go into the product as they are; told of benchmarks alone."""
+    for name in names:
+        if dataset is not None and same_source(dataset, name):
+            raise ConfigError(
+                f"the run's private data is {dataset}, and the product would be made of images of {name}: choose other "
+                "public data"
+            )
 
 
 def same_source(dataset: str, public_data: str) -> bool:

@@ -43,8 +43,11 @@ class MixtureSynthesisSettings(Settings):
 
     `denoise` keeps of a mixture's deviation from the mean of its class what stands out of the noise over all
     mixtures. `spread` "records" makes deviations as large as those of single records, "mixtures" leaves them: a mean of
-    l records deviates by 1 / √l of what one does. In the paper records are the noisy "mixtures" as they are.
+    l records deviates by 1 / √l of what one does. In the paper records are the noisy "mixtures" as they are, and the
+    mean of their one-hot labels, known by construction, has noise of deviation σ_y = `label_noise`; the largest is the
+    label. That noise is public here, as it protects nothing, and wrong labels are all that comes of it.
     """
 
     denoise: bool = True
     spread: Literal["records", "mixtures"] = "records"
+    label_noise: Annotated[float, Field(ge=0.0, le=1e6)] = 0.0

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dpdd.common.methods.base import DataKind, RunDescription
 from dpdd.common.methods.dp_cda.settings import COUNT, MIXTURE, MixingSettings, MixtureSynthesisSettings
 from dpdd.common.methods.dp_cda.specification import count_weight, norm, width
-from dpdd.common.randomness import uniforms
+from dpdd.common.randomness import gaussians, uniforms
 from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.common.synthesis.statistics import Statistics, lost_in_noise
 
@@ -32,11 +32,20 @@ def synthesise(
     kept = means[: run.images_per_class] * norm(settings, run)
     labels = np.tile(np.arange(len(run.classes)), len(kept))
     order = np.argsort(labels, kind="stable")
-    flat, labels = kept.reshape(-1, width(run))[order], labels[order]
+    flat, labels = kept.reshape(-1, width(run))[order], noisy_labels(labels[order], synthesis.label_noise, run)
     if run.kind is DataKind.IMAGE:
         pixels = np.rint(255.0 * np.clip(flat + settings.centre, 0.0, 1.0)).astype(np.uint8)
         return LabelledSet(pixels.reshape(-1, *run.shape), labels, run.classes)
     return LabelledSet(rows(flat, run), labels, run.classes, schema=run.table)
+
+
+def noisy_labels(labels: NDArray[np.int64], deviation: float, run: RunDescription) -> NDArray[np.int64]:
+    """The largest of a one-hot label with Gaussian noise, as in the paper; the labels as they are without any."""
+    if not deviation:
+        return labels
+    hot = np.eye(len(run.classes))[labels]
+    found: NDArray[np.int64] = (hot + deviation * gaussians(run.public_seed, "dp-cda labels", hot.shape)).argmax(axis=1)
+    return found
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.dp_kip.features import network_of, pulled_back
+from dpdd.common.methods.dp_kip.row_marginals import started_anew
 from dpdd.common.methods.dp_kip.settings import GradientSettings
 from dpdd.common.methods.dp_kip.table_inputs import support_shape
 from dpdd.common.models.feature_network import FeatureNetwork
@@ -53,6 +54,7 @@ class Descent:
     """A support set on its way along noisy gradients, with Adam's moments; pixels stay in [0, 1]."""
 
     settings: GradientSettings
+    run: RunDescription
     pixels: NDArray[np.float64]
     first: NDArray[np.float64]
     second: NDArray[np.float64]
@@ -60,6 +62,9 @@ class Descent:
     shape: tuple[int, ...]
     free: NDArray[np.bool_]
     network: FeatureNetwork | None
+    marginals: NDArray[np.float64] | None = None
+    """The sums of one-hot rows so far, where they are released beside."""
+    anew: bool = False
 
     @classmethod
     def begin(cls, settings: GradientSettings, run: RunDescription) -> Descent:
@@ -68,7 +73,7 @@ class Descent:
         nothing = np.zeros(int(free.sum()))
         network = network_of(settings, run) if settings.clip_in == "features" else None
         pixels = support.astype(np.float64).ravel()
-        return cls(settings, pixels, nothing, nothing, 0, support.shape, free, network)
+        return cls(settings, run, pixels, nothing, nothing, 0, support.shape, free, network)
 
     @property
     def support(self) -> NDArray[np.float32]:
@@ -88,6 +93,15 @@ class Descent:
         change = self.settings.learning_rate * mean / (np.sqrt(variance) + _TINY)
         pixels[self.free] = np.clip(pixels[self.free] - change, 0.0, 1.0)
         return replace(self, pixels=pixels, first=first, second=second, step=step)
+
+    def with_marginals(self, marginals: NDArray[np.float64]) -> Descent:
+        """With those of the step that was just made: after the first `start_steps` the set starts anew, and Adam."""
+        total = marginals if self.marginals is None else self.marginals + marginals
+        if self.anew or self.step < self.settings.start_steps:
+            return replace(self, marginals=total)
+        support, nothing = started_anew(total, self.settings, self.run), np.zeros_like(self.first)
+        pixels = support.astype(np.float64).ravel()
+        return replace(self, pixels=pixels, first=nothing, second=nothing, step=0, marginals=total, anew=True)
 
 
 def descend(

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.dp_kip.descent import Descent
+from dpdd.common.methods.dp_kip.row_marginals import MARGINALS
 from dpdd.common.methods.dp_kip.settings import GradientSettings
 from dpdd.common.synthesis.statistics import Statistics
 
@@ -55,16 +56,23 @@ def followed(
     statistics: Sequence[Statistics], settings: GradientSettings, run: RunDescription
 ) -> list[NDArray[np.float32]]:
     """The support set after each step."""
-    facts = (settings, run.classes, run.shape, run.public_seed, run.backbone_sha256)
+    facts = (settings, run.classes, run.shape, run.public_seed, run.backbone_sha256, run.table)
     path: _Path | None = getattr(_latest, "path", None)
     if path is None or not path.leads_to(statistics, facts):
         path = _Path(facts, Descent.begin(settings, run))
     for each in statistics[len(path.seen) :]:
-        path.descent = path.descent.along(mean_gradient(each))
+        path.descent = step(path.descent, each)
         path.supports.append(path.descent.support)
         path.seen.append((weakref.ref(each), _digest(each)))
     _latest.path = path
     return path.supports[:]
+
+
+def step(descent: Descent, statistics: Statistics) -> Descent:
+    """A step along the gradient of a round; and with its marginals, where they are released beside."""
+    beside = statistics.sums.get(MARGINALS)
+    after = descent.along(mean_gradient(statistics))
+    return after if beside is None else after.with_marginals(beside / statistics.silos)
 
 
 def mean_gradient(statistics: Statistics) -> NDArray[np.float64]:
@@ -77,4 +85,7 @@ def mean_gradient(statistics: Statistics) -> NDArray[np.float64]:
 
 
 def _digest(statistics: Statistics) -> bytes:
-    return hashlib.blake2b(np.ascontiguousarray(mean_gradient(statistics)).data, digest_size=16).digest()
+    digest = hashlib.blake2b(np.ascontiguousarray(mean_gradient(statistics)).data, digest_size=16)
+    if MARGINALS in statistics.sums:
+        digest.update(np.ascontiguousarray(statistics.sums[MARGINALS] / statistics.silos).data)
+    return digest.digest()

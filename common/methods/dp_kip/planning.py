@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -11,9 +12,10 @@ from numpy.typing import NDArray
 
 from dpdd.common.errors import ConfigError
 from dpdd.common.methods.base import RunDescription
+from dpdd.common.methods.dp_kip import row_marginals
 from dpdd.common.methods.dp_kip.descent import Descent, free_pixels, labels_of, size_of
 from dpdd.common.methods.dp_kip.features import input_size, network_of
-from dpdd.common.methods.dp_kip.following import GRADIENT, followed, mean_gradient
+from dpdd.common.methods.dp_kip.following import GRADIENT, followed, step
 from dpdd.common.methods.dp_kip.settings import GradientSettings, GradientSynthesisSettings
 from dpdd.common.methods.dp_kip.table_inputs import decoded, support_shape
 from dpdd.common.methods.plan import LEAST_NOISE, Plan, sums_of
@@ -46,7 +48,12 @@ def layout(settings: GradientSettings, run: RunDescription) -> Layout:
             f"a support set of {size} {settings.clip_in} is too large; {MOST_NUMBERS // BATCH} is the most"
         )
     width = size if in_features else int(free_pixels(settings, run).sum())
-    return Layout((global_segment(GRADIENT, width, len(run.classes)),))
+    gradient = global_segment(GRADIENT, width, len(run.classes))
+    if not settings.marginals:
+        return Layout((gradient,))
+    beside = row_marginals.segment(settings, run)
+    norm = row_marginals.gradient_norm(settings)
+    return Layout((replace(gradient, factors=(images, width // images), norm=norm), beside))
 
 
 def plan(request: ReleaseRequest, settings: GradientSettings) -> Plan:
@@ -118,7 +125,7 @@ def advance(
     state: Descent | None, statistics: Statistics, settings: GradientSettings, run: RunDescription
 ) -> tuple[Descent, dict[str, NDArray[np.float32]]]:
     """One step more; the same as following all of them from the start."""
-    after = (state or Descent.begin(settings, run)).along(mean_gradient(statistics))
+    after = step(state or Descent.begin(settings, run), statistics)
     return after, {SUPPORT: after.support}
 
 
@@ -133,6 +140,11 @@ def synthesise(
     total = np.mean([support.astype(np.float64) for support in supports], axis=0)
     labels = labels_of(settings, run)
     kept = np.arange(len(labels)) % settings.support_per_class < run.images_per_class
+    if settings.marginals:
+        sums = np.sum([each.sums[row_marginals.MARGINALS] / each.silos for each in statistics], axis=0)
+        noise = math.sqrt(math.fsum((each.noise / each.silos) ** 2 for each in statistics))
+        rows = row_marginals.decoded(run, settings, total, sums, noise)
+        return LabelledSet(rows, labels[kept], run.classes, schema=run.table)
     if run.table is not None:
         return LabelledSet(
             decoded(run, settings, total[kept], labels[kept]), labels[kept], run.classes, schema=run.table

@@ -72,6 +72,9 @@ class GradientSettings(Settings):
     product of a scattering transform's features (`scattering`); `backbone` left out is the one for images of the run's
     shape. Gradients are clipped with respect to pixels, or, in the variant `dp-kip-features`, with respect to features,
     and the noisy sum is led back through the public Jacobian.
+    For tables, `marginals` is how much of a contribution's norm is the record's one-hot row, which adds up to noisy
+    marginals of the classes (`row_marginals`). With those of the first `start_steps` steps the support set starts anew,
+    from rows that have them; with those of all steps it is decoded.
     """
 
     support_per_class: Annotated[int, Field(ge=1, le=1000)] = 10
@@ -80,6 +83,8 @@ class GradientSettings(Settings):
     clip: Annotated[float, Field(gt=0.0, le=1e6)] = 1e-3
     learning_rate: Annotated[float, Field(gt=0.0, le=10.0)] = 0.02
     frozen: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    marginals: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    start_steps: Annotated[int, Field(ge=1, le=1000)] = 20
     ridge: Annotated[float, Field(gt=0.0)] = RIDGE
     depth: Annotated[int, Field(ge=1, le=20)] = 3
     kernel: Literal["fc-ntk", "scattering"] = "fc-ntk"
@@ -90,6 +95,8 @@ class GradientSettings(Settings):
     def _with_features(self) -> GradientSettings:
         if self.kernel == "fc-ntk" and (self.clip_in == "features" or self.backbone != AUTO):
             raise ValueError("the kernel fc-ntk has no features: leave clip_in and backbone out, or take scattering")
+        if self.marginals and self.start_steps >= self.steps:
+            raise ValueError("with marginals the support set starts anew: let start_steps be fewer than steps")
         return self
 
     @property

@@ -43,24 +43,24 @@ _DECAY = 1e-3
 
 def support_shape(run: RunDescription) -> tuple[int, ...]:
     """Of one record of the support set, and of records as the kernel's features see them."""
-    return run.shape if run.kind is DataKind.IMAGE else (_cells(run).width,)
+    return run.shape if run.kind is DataKind.IMAGE else (cells_of(run).width,)
 
 
 def encoded(run: RunDescription, records: NDArray[np.float32]) -> NDArray[np.float32]:
     """Images as they are; rows one-hot, of NaN where a number is no code of its column."""
-    return records if run.kind is DataKind.IMAGE else _cells(run).one_hot(records)
+    return records if run.kind is DataKind.IMAGE else cells_of(run).one_hot(records)
 
 
 def largest_cells(run: RunDescription, support: NDArray[np.floating]) -> NDArray[np.int64]:
     """The code of the largest cell of each column of relaxed rows (N, cells)."""
-    return np.stack([support[:, cells].argmax(axis=1) for cells in _cells(run).cells], axis=1)
+    return np.stack([support[:, cells].argmax(axis=1) for cells in cells_of(run).cells], axis=1)
 
 
 def decoded(
     run: RunDescription, settings: GradientSettings, support: NDArray[np.float64], labels: NDArray[np.int64]
 ) -> NDArray[np.float32]:
     """Relaxed rows (N, cells) as codes."""
-    layout, table = _cells(run), TableSettings()
+    layout, table = cells_of(run), TableSettings()
     places = uniforms(run.public_seed, "dp-kip rows to read a classifier off", PROBES * len(layout.sizes))
     codes = np.floor(places.reshape(PROBES, -1) * np.array(layout.sizes)).astype(np.float32)
     hot = torch.from_numpy(layout.one_hot(codes)).double()
@@ -75,5 +75,6 @@ def decoded(
     return rows.astype(np.float32)
 
 
-def _cells(run: RunDescription) -> Marginals:
+def cells_of(run: RunDescription) -> Marginals:
+    """The cells of a table's columns, side by side."""
     return Marginals(run.columns, len(run.classes), MethodSettings())

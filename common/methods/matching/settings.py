@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -19,6 +19,8 @@ class MethodSettings(Settings):
     pick by `subspace.best` before it asks, from `records_per_class`, a public guess of how many there are in all silos.
     `moments` of 2 adds the squares of coordinates in the subspace: how images of a class differ, not only their mean;
     `whitening` above 0 gives more weight to directions in which images differ less.
+    `subspace_arithmetic` is how features of auxiliary images are computed: "integer", which a coordinator fills in, has
+    the same bits on every machine; "float64" is what requests mean that do not say, and how their releases are read.
     `encoding` "short" sends 16 bits per number.
     """
 
@@ -36,6 +38,7 @@ class MethodSettings(Settings):
     auxiliary: Literal["leaves", "generated"] = "leaves"
     auxiliary_images: Annotated[int, Field(ge=10, le=5000)] = 400
     auxiliary_share: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.2
+    subspace_arithmetic: Literal["integer", "float64"] | None = None
     augment: bool = True
     flips: bool = False
     count_share: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.1
@@ -53,13 +56,21 @@ class MethodSettings(Settings):
             raise ValueError(f"{self.auxiliary_images} auxiliary images have fewer than {self.dimensions} dimensions")
         return self
 
+    def on_wire(self) -> dict[str, Any]:
+        """Without `subspace_arithmetic` where it is what older requests mean: those keep their bytes, and their id."""
+        wire = super().on_wire()
+        if self.subspace_arithmetic != "integer":
+            del wire["subspace_arithmetic"]
+        return wire
+
 
 class SynthesisSettings(Settings):
     """How images are made; may change without asking the silos again.
 
     `steps` is for decoupled schedules: a coupled one has a step per draw. `parts` cuts each image into parts × parts
     pieces that are each enlarged to a full image (partition and expand): the set has parts² times as many images.
-    `start` is where the images begin: noise, or the auxiliary images if they were generated.
+    `start` is where the images begin: noise, or the auxiliary images if they were generated. `classes_per_batch` are
+    optimised together; 0: as many as fit into the processor's cache.
     """
 
     steps: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
@@ -69,4 +80,4 @@ class SynthesisSettings(Settings):
     range_weight: Annotated[float, Field(ge=0.0)] = 10.0
     parts: Annotated[int, Field(ge=1, le=4)] = 1
     start: Literal["noise", "auxiliary"] = "noise"
-    classes_per_batch: Annotated[int, Field(ge=1)] = 5
+    classes_per_batch: Annotated[int, Field(ge=0)] = 0

@@ -22,6 +22,7 @@ from torch.nn import functional
 
 from dpdd.common.methods.matching import subspace
 from dpdd.common.methods.matching.subspace import Subspace
+from dpdd.common.models.integer_net import integer_features
 from dpdd.common.models.random_net import RandomNet, feature_count, features
 from dpdd.common.synthesis.siamese_augmentation import SiameseAugmentation
 
@@ -51,6 +52,7 @@ class SignalSettings:
     shape: Shape
     classes: int
     seed: int
+    subspace_arithmetic: Literal["integer", "float64"] = "float64"
 
     @property
     def length(self) -> int:
@@ -91,7 +93,7 @@ class Signals:
         )
         few = self._auxiliary[:FOR_A_NORM]
         if settings.kind == "features" and settings.dimensions:
-            values = _in_double(network, self._auxiliary)
+            values = self._of_auxiliary(network)
             space = subspace.fit(values, settings.dimensions, settings.seed, settings.whitening)
             signals = _moments(space(values), space, settings.moments)
             return (
@@ -106,9 +108,15 @@ class Signals:
                 signals = gradients(network, few, torch.arange(len(few)) % settings.classes)
         return network, None, float(signals.norm(dim=1).median().clamp_min(1e-12))
 
+    def _of_auxiliary(self, network: RandomNet) -> Tensor:
+        """Features of the auxiliary images in double precision: what a subspace is fitted to."""
+        if self.settings.subspace_arithmetic == "integer":
+            return integer_features(self._auxiliary, network.kernels)
+        return _in_double(network, self._auxiliary)
+
     def spectrum(self, number: int) -> Tensor:
         """The variances of a network's features over the auxiliary images, largest first."""
-        values = _in_double(self._lens(number)[0], self._auxiliary)
+        values = self._of_auxiliary(self._lens(number)[0])
         variances = torch.linalg.svdvals(values - values.mean(dim=0)).square() / len(values)
         return variances
 

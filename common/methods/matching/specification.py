@@ -65,6 +65,7 @@ def signal_settings(settings: MethodSettings, run: RunDescription) -> SignalSett
         run.shape,
         len(run.classes),
         run.public_seed,
+        settings.subspace_arithmetic or "float64",
     )
 
 
@@ -91,12 +92,16 @@ def check_shape(settings: MethodSettings, run: RunDescription) -> None:
 
 
 def resolve(settings: MethodSettings, run: RunDescription, epsilon: float, delta: float) -> MethodSettings:
-    """The settings with the number of dimensions that has the least predicted error; no record is involved."""
+    """The settings with the number of dimensions that has the least predicted error, and the arithmetic of new
+    requests; no record is involved.
+    """
     check_shape(settings, run)
+    if settings.dimensions == "auto" and settings.signal == "gradients":
+        return settings.model_copy(update={"dimensions": 0})
+    if settings.dimensions and settings.subspace_arithmetic is None:
+        settings = settings.model_copy(update={"subspace_arithmetic": "integer"})
     if settings.dimensions != "auto":
         return settings
-    if settings.signal == "gradients":
-        return settings.model_copy(update={"dimensions": 0})
     noise = 0.0
     if math.isfinite(epsilon):
         noise = calibrate(lambda sigma: sampled_event(sigma, settings.rate, settings.draws), epsilon, delta)

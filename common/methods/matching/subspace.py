@@ -7,8 +7,9 @@ of a class would have with d directions, and `best` picks d by it (the paper's t
 norm).
 
 Silos and coordinator compute the same subspace apart from each other. Eigenvectors of nearly equal eigenvalues turn
-with the last bits of the input, so all of this is in double precision, where those bits are 10^8 times smaller than in
-a network's usual output, and the sign of a direction is fixed by a public random vector.
+with the last bits of the input. So the features of auxiliary images are computed in whole numbers, which have the same
+bits everywhere (`dpdd.common.models.integer_net`; for older requests in double precision), what follows is in double
+precision, and the sign of a direction is fixed by a public random vector.
 
 >>> import torch
 >>> values = torch.tensor([[3.0, 0.0], [-3.0, 0.0], [0.0, 1.0], [0.0, -1.0]], dtype=torch.float64)

@@ -235,6 +235,44 @@ def test_calibrated_poisson_noise_is_the_least_that_passes() -> None:
         assert account(event_of(0.999 * sigma), DELTA).epsilon > 0.5
 
 
+def halved(loss: Callable[[float], float], epsilon: float, low: float, high: float) -> float:
+    """Bisection as everybody writes it."""
+    while high - low > 1e-6 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if loss(middle) <= epsilon else (middle, high)
+    return high
+
+
+@given(st.floats(0.1, 8.0), st.floats(0.05, 20.0), st.floats(0.3, 6.0), st.floats(0.0, 0.5), st.floats(0.51, 0.99))
+def test_the_search_ends_where_bisection_does(
+    epsilon: float, scale: float, power: float, floor: float, place: float
+) -> None:
+    """Whatever the loss is like, as long as it falls; where log ε is a line over log σ, half the questions do."""
+    asked: list[float] = []
+
+    def loss(sigma: float) -> float:
+        asked.append(sigma)
+        return max((scale / sigma) ** power - floor, 0.0)
+
+    high = scale / (epsilon + floor) ** (1.0 / power) / place
+    found = accounting._bisected(loss, epsilon, high / 2.0, high)
+    assert loss(found) <= epsilon
+    assert len(asked) <= 12 or floor > 0.0
+    assert found == halved(loss, epsilon, high / 2.0, high)
+
+
+@given(st.integers(0, 10_000), st.floats(0.51, 0.99))
+def test_the_search_ends_on_the_private_side_of_a_loss_with_steps(seed: int, place: float) -> None:
+    """Rounding may make a loss rise with the noise: then the result still has a loss of at most ε."""
+    high = 1.0 / place
+
+    def loss(sigma: float) -> float:
+        cell = int(sigma * 1e7)
+        return 1.0 / sigma + 1e-6 * math.sin(cell * 12.9898 + seed) if sigma < high else 0.5
+
+    assert loss(accounting._bisected(loss, 1.0, high / 2.0, high)) <= 1.0
+
+
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0])
 @pytest.mark.parametrize("delta", [1e-5, 1e-8])
 def test_calibration_against_dp_accounting_and_opendp(epsilon: float, delta: float) -> None:

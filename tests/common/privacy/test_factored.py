@@ -10,10 +10,17 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from dpdd.common.privacy.clipping import FIXED_POINT_ONE, Layout, class_segment, global_segment
+from dpdd.common.privacy.clipping import (
+    FIXED_POINT_ONE,
+    Layout,
+    Segment,
+    class_segment,
+    clip_to_grid,
+    global_segment,
+)
 from dpdd.common.privacy.entropy import SeededEntropy
 from dpdd.common.privacy.events import NonPrivate
-from dpdd.common.privacy.factored import ROOM, Basis, FactoredSum, Factors
+from dpdd.common.privacy.factored import ROOM, Basis, FactoredSum, Factors, bound_of
 from dpdd.common.privacy.privatise import privatise
 
 SHAPES = [(5, 12), (6, 4), (1, 3), (20, 60)]
@@ -175,3 +182,54 @@ def test_a_layout_that_does_not_fit_is_refused() -> None:
             FactoredSum(Layout((segment,)), 1.0, 1, SeededEntropy(1), basis)
     with pytest.raises(ValueError, match="finite rows"):
         Basis.of(np.array([[1.0, math.nan]]))
+
+
+def layout_with_rows_beside(share: float) -> Layout:
+    first = Segment("x", 60, 1, ((0,), (0,)), factors=(5, 12), norm=math.sqrt(1.0 - share**2))
+    return Layout((first, class_segment("beside", 4, classes=2)))
+
+
+@pytest.mark.parametrize("size", [0.003, 1.0, 1e6])
+def test_with_rows_beside_both_parts_together_have_norm_1(size: float) -> None:
+    basis, given, layout = Basis.of(rows(5, 12)), factors(30, 5, 12, size=size), layout_with_rows_beside(0.4)
+    bound, labels = bound_of(layout.segments[0]), np.arange(30) % 2
+    beside = 10.0 * size * rows(30, 4, seed=3)
+    of_factors = squared_norms(basis.to_grid(given, bound), basis)
+    plain = clip_to_grid(beside, labels, layout).astype(object)
+    both = [one + int((other**2).sum()) for one, other in zip(of_factors, plain, strict=True)]
+    assert max(both) <= FIXED_POINT_ONE**2 and max(of_factors) <= 0.84 * FIXED_POINT_ONE**2 + 2
+    if size > 1.0:
+        assert min(both) > 0.93 * FIXED_POINT_ONE**2
+    total = FactoredSum(layout, 1.0, 30, SeededEntropy(1), basis)
+    for part in np.array_split(np.arange(30), 4):
+        total.add_factors(part, Factors(*(each[part] for each in vars(given).values())), (beside[part], labels[part]))
+    found = privatise(total, NonPrivate(), SeededEntropy(1)).arrays
+    expected = contributions(basis.to_grid(given, bound), basis).sum(0).ravel().astype(np.int64)
+    np.testing.assert_array_equal(found["x"][0], expected)
+    for label in (0, 1):
+        np.testing.assert_array_equal(found["beside"][label], plain[labels == label].sum(0).astype(np.int64))
+
+
+def test_rows_beside_belong_to_a_layout_that_has_them() -> None:
+    basis, given = Basis.of(rows(5, 12)), factors(2, 5, 12)
+    beside = (np.ones((2, 4)), np.zeros(2, np.int64))
+    alone = FactoredSum(Layout((global_segment("x", 60, classes=2),)), 1.0, 2, SeededEntropy(1), basis)
+    with pytest.raises(ValueError, match="rows beside factors"):
+        alone.add_factors(np.arange(2), given, beside)
+    both = FactoredSum(layout_with_rows_beside(0.4), 1.0, 2, SeededEntropy(1), basis)
+    with pytest.raises(ValueError, match="rows beside factors"):
+        both.add_factors(np.arange(2), given)
+    assert len(both.members) == 2
+    no_share = Layout((global_segment("x", 60, classes=2), class_segment("beside", 4, classes=2)))
+    with pytest.raises(ValueError, match="one segment of 60 numbers; with others beside, one of factors"):
+        FactoredSum(no_share, 1.0, 2, SeededEntropy(1), basis)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.4])
+def test_what_is_longer_than_its_bound_adds_nothing(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were they scaled to a little more than the bound, the check on whole numbers would leave them out."""
+    basis, given, layout = Basis.of(rows(5, 12)), factors(9, 5, 12, size=10.0), layout_with_rows_beside(share)
+    for room in ("ROOM", "MORE_ROOM"):
+        monkeypatch.setattr(f"dpdd.common.privacy.factored.{room}", -0.02)
+    grid = basis.to_grid(given, bound_of(layout.segments[0]))
+    assert not any(bool(each.any()) for each in (grid.left, grid.mixing))

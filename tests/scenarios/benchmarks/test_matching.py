@@ -63,7 +63,8 @@ def test_the_command_prints_both_tables(capsys: pytest.CaptureFixture[str]) -> N
     lines = capsys.readouterr().out.splitlines()
     assert "sums and gradients agree" in lines
     assert [line.split("  ")[0] for line in lines if line.startswith(("ours", "one "))] == [
-        *("ours", "one class at a time", "one network, one class at a time"),
+        *("ours", "ours, subspace in double precision"),
+        *("one class at a time", "one network, one class at a time"),
         *("ours", "one class at a time"),
     ]
 

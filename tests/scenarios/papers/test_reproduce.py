@@ -55,6 +55,7 @@ def cells_of(paper: Paper, arguments: list[str]) -> list[Cell]:
         ("kip", ["--tables", "made-patients"], 7),
         ("kip", ["--epsilon", "1", "inf", "--steps", "0"], 12),
         ("cda", [], 20),
+        ("cda", ["--mode", "both", "--silos", "5", "--orders", "16", "--epsilon", "1", "--label-noise", "0.5"], 6),
     ],
 )
 def test_every_cell_is_a_valid_scenario_of_its_own(

@@ -63,6 +63,7 @@ metrics = []
     return run(str(path), load_scenario(str(path)), folder / "run", Console(quiet=True))
 
 
+@pytest.mark.usefixtures("few_test_records")
 def test_a_finished_run_gives_further_datasets_without_asking_anybody(tmp_path: Path) -> None:
     before = made(tmp_path, "")
     asked = releases(tmp_path / "run")
@@ -89,6 +90,7 @@ def test_a_finished_run_gives_further_datasets_without_asking_anybody(tmp_path: 
     assert server(["verify", str(tmp_path / "run")]) == 0
 
 
+@pytest.mark.usefixtures("few_test_records")
 def test_verify_finds_another_further_dataset_than_the_card_s(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

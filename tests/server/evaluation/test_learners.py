@@ -32,13 +32,14 @@ def test_who_there_is_and_what_they_need() -> None:
         "krr-ntk",
         "krr-perceptual",
         "krr-entk",
+        "convnet-cda",
     )
     assert learners_for(DataKind.IMAGE) == names
     assert learners_for(DataKind.TABLE) == DEFAULT_LEARNERS[DataKind.TABLE] and len(LEARNERS) == len(names) + 12
     assert all(each.name == name and learner(name) is each for name, each in LEARNERS.items())
     assert [name for name in names if not LEARNERS[name].needs_backbone] == [*names[:3], *names[8:]]
     assert [name for name, each in LEARNERS.items() if each.tunes_backbone] == ["fine-tune", "ensemble"]
-    assert [each.title.format(backbone="tiny") for each in LEARNERS.values()][:11] == [
+    assert [each.title.format(backbone="tiny") for each in LEARNERS.values()][:12] == [
         "ConvNet, literature's protocol",
         "ConvNet from scratch",
         "ConvNet from scratch",
@@ -50,6 +51,7 @@ def test_who_there_is_and_what_they_need() -> None:
         "kernel regression, FC-NTK",
         "kernel regression, random ResNet-18",
         "kernel regression, e-NTK of LeNet",
+        "ConvNet of DP-CDA's table 1",
     ]
     with pytest.raises(ConfigError, match="no learner 'oracle'; known are convnet-dd, convnet, convnet-pool, probe"):
         learner("oracle")
@@ -60,6 +62,7 @@ def test_every_learner_trains_classifiers(public: Backbone) -> None:
         "convnet-dd": CONVNET.model_copy(update={"convnet_dd": JUDGE.model_copy(update={"runs": 3, "steps": 2})}),
         "convnet": CONVNET.model_copy(update={"runs": 2, "steps": 2}),
         "convnet-pool": CONVNET.model_copy(update={"convnet_pool": ConvNetPoolSettings(runs=2, width=4, steps=2)}),
+        "convnet-cda": CONVNET.model_copy(update={"runs": 2, "steps": 2}),
         "probe": PROBE.model_copy(update={"runs": 2}),
         "fine-tune": tune(runs=2, steps=2),
         "ensemble": tune(runs=2, steps=2),
@@ -72,7 +75,8 @@ def test_every_learner_trains_classifiers(public: Backbone) -> None:
     for name in learners_for(DataKind.IMAGE):
         each = LEARNERS[name]
         classifiers = each.train(dataset, quick[name], public, seed=0)
-        assert len(classifiers) == {"convnet-dd": 3, "fine-tune": 2, **dict.fromkeys(twice, 2)}.get(name, 1)
+        several = {"convnet-dd": 3, "convnet-cda": 2, "fine-tune": 2, **dict.fromkeys(twice, 2)}
+        assert len(classifiers) == several.get(name, 1)
         assert all(classifier(batch).shape == (5, 3) for classifier in classifiers)
 
 

@@ -72,6 +72,7 @@ def ahead(dataset: LabelledSet) -> np.ndarray:
     return offsets - offsets[0]
 
 
+@pytest.mark.usefixtures("few_test_records")
 @pytest.mark.parametrize(("mode", "more"), [("centralised", ""), ("decentralised", ""), ("centralised", TASKS)])
 def test_labels_teacher_and_set_agree_and_no_silo_is_asked_anew(tmp_path: Path, mode: str, more: str) -> None:
     equal = run(tmp_path, mode, "equal", more)

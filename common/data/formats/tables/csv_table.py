@@ -64,7 +64,8 @@ def _parsed(lines: Lines, width: int, chosen: Sequence[int], types: Sequence[pa.
         ragged += 1
         return "skip"
 
-    # A line of empty cells at the end: pyarrow takes a block without any good line for an error.
+    # A line of empty cells at the end: pyarrow takes a block without any good line for an error. No threads: one that
+    # still holds `skip` or the block when the interpreter ends takes the process down, and they save no time here.
     block = lines.plain + separator.encode() * (width - 1) + b"\n"
     keys = [str(position) for position in range(width)]
     for kinds in ([types] if lines.longest <= LONGEST_CELL else []) + [[_TEXT] * len(chosen)]:
@@ -72,7 +73,7 @@ def _parsed(lines: Lines, width: int, chosen: Sequence[int], types: Sequence[pa.
         try:
             table = arrow_csv.read_csv(
                 pa.BufferReader(block),
-                read_options=arrow_csv.ReadOptions(column_names=keys, block_size=len(block) + 1),
+                read_options=arrow_csv.ReadOptions(column_names=keys, block_size=len(block) + 1, use_threads=False),
                 parse_options=arrow_csv.ParseOptions(delimiter=separator, invalid_row_handler=skip),
                 convert_options=arrow_csv.ConvertOptions(
                     include_columns=wanted,

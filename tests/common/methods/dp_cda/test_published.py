@@ -86,3 +86,29 @@ def test_scaling_by_the_records_own_mean_is_not_free() -> None:
         return sum(max(-clip, min(clip, (value - mean) / deviation)) for value in values[:order]) / order
 
     assert abs(mixture(records) - mixture([*records, 1000.0])) > 25 * (2 * clip / order)
+
+
+def test_each_step_has_its_direction_in_an_exact_account_too() -> None:
+    """The same σ in units of what a record adds, by privacy-loss distributions: rate, then composition, then 2c/l."""
+    order = 64
+    sigma, by_all, by_class = order * AT_TEN[order], order / RECORDS, order * CLASSES / RECORDS
+
+    def exact(noise: float, rate: float, mixtures: int) -> float:
+        return guarantee(sampled_event(noise, rate, mixtures), DELTA).epsilon
+
+    assert exact(sigma, by_all, RECORDS // CLASSES) < exact(sigma, by_class, RECORDS // CLASSES), "class rate"
+    assert exact(sigma, by_class, RECORDS // CLASSES) < exact(sigma, by_class, RECORDS), "parallel classes"
+    assert exact(sigma, by_class, RECORDS // CLASSES) < exact(sigma / 2.0, by_class, RECORDS // CLASSES), "2c/l"
+
+
+def test_a_mean_of_l_moves_by_c_over_l_with_a_record_more_and_by_twice_that_if_one_is_replaced() -> None:
+    clip, order = 0.7, 5
+    others = [(0.1, -0.2), (0.3, 0.3), (-0.5, 0.1), (0.0, 0.6)]
+
+    def mean(records: list[tuple[float, float]]) -> complex:
+        """With the public divisor l."""
+        return sum((complex(*record) for record in records), 0j) / order
+
+    one, opposite = (clip, 0.0), (-clip, 0.0)
+    assert abs(mean([*others, one]) - mean(others)) == pytest.approx(clip / order)
+    assert abs(mean([*others, one]) - mean([*others, opposite])) == pytest.approx(2.0 * clip / order)

@@ -15,7 +15,7 @@ from dpdd.common.data.table.schema import TableSchema
 from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.dp_cda.settings import MixingSettings, MixtureSynthesisSettings
 from dpdd.common.methods.dp_cda.specification import norm, points
-from dpdd.common.methods.dp_cda.synthesis import class_mixtures, denoised, rows, synthesise
+from dpdd.common.methods.dp_cda.synthesis import class_mixtures, denoised, noisy_labels, rows, synthesise
 from dpdd.common.methods.registry import method
 from dpdd.common.privacy.entropy import SeededEntropy
 from dpdd.common.progress import silent
@@ -131,3 +131,10 @@ def test_tables_keep_what_tells_their_classes_apart() -> None:
     assert np.mean(product.rows[:, 1] == product.labels) > 0.75
     fewer = synthesise(statistics, settings, MixtureSynthesisSettings(), replace(run, images_per_class=7))
     assert np.bincount(fewer.labels).tolist() == [7, 7]
+
+
+def test_labels_with_noise_are_those_of_the_largest_noisy_entry() -> None:
+    run, labels = RunDescription(("a", "b", "c"), (1, 4, 4), 3), np.arange(6000) % 3
+    assert noisy_labels(labels, 0.0, run) is labels and (noisy_labels(labels, 0.05, run) == labels).all()
+    right = (noisy_labels(labels, 1.0, run) == labels).mean()
+    assert right == pytest.approx(0.634, abs=0.02), "the largest of N(1, 1), N(0, 1) and N(0, 1) is the first"

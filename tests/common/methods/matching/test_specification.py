@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from dpdd.common.errors import ConfigError
 from dpdd.common.methods.dp_merf.settings import MethodSettings as DPMERFSettings
@@ -22,6 +23,7 @@ from dpdd.common.methods.matching.specification import (
     signals,
 )
 from dpdd.common.methods.registry import method
+from dpdd.common.models.random_net import RandomNet
 from tests.common.methods.matching.small import RUN, SEED, settings_of
 
 
@@ -64,17 +66,41 @@ def test_resolve_picks_the_least_predicted_error_and_less_under_more_noise() -> 
     chosen = [values.dimensions for values in found]
     assert chosen == sorted(chosen, reverse=True) and chosen[0] == 15 and chosen[-1] == 1 < chosen[1]  # type: ignore[type-var]
     for values in found:
-        assert values.model_copy(update={"dimensions": "auto"}) == auto
+        assert values.model_copy(update={"dimensions": "auto", "subspace_arithmetic": None}) == auto
         MethodSettings.model_validate(values.model_dump())
     spectrum = signals(found[0], auxiliary(auto, {}, RUN), RUN).spectrum(0)
     assert chosen[0] == subspace.best(spectrum, 0.0, 300.0, 15)
 
 
 def test_resolve_leaves_explicit_numbers_alone() -> None:
-    for values in (settings_of(dimensions=0), settings_of(dimensions=9), settings_of(dimensions=0, signal="gradients")):
+    before = settings_of(dimensions=9, subspace_arithmetic="float64")
+    for values in (settings_of(dimensions=0), before, settings_of(dimensions=0, signal="gradients")):
         assert resolved(values, 1.0) is values
+    assert resolved(settings_of(dimensions=9), 1.0) == settings_of(dimensions=9, subspace_arithmetic="integer")
     assert resolved(settings_of(dimensions="auto", signal="gradients"), 1.0).dimensions == 0
     assert method("dp-merf").resolve(DPMERFSettings(), RUN, 1.0, 1e-5) == DPMERFSettings()
+
+
+def test_requests_without_an_arithmetic_keep_their_bytes_and_their_subspace() -> None:
+    """Releases that silos made for them are read with the subspace that they were made in."""
+    older = settings_of(dimensions=9)
+    for values in (older, settings_of(dimensions=9, subspace_arithmetic="float64")):
+        assert "subspace_arithmetic" not in values.on_wire()
+        assert MethodSettings.model_validate(values.on_wire()) == older
+    newer = resolved(older, 1.0)
+    assert MethodSettings.model_validate(newer.on_wire()) == newer
+    leaves = auxiliary(older, {}, RUN)
+    bases = [signals(values, leaves, RUN).draw(0).space for values in (older, newer)]
+    exact = subspace.fit(
+        RandomNet.draw(SEED, 0, RUN.image_shape, older.width, older.depth, len(RUN.classes))
+        .to(torch.zeros((), dtype=torch.float64))
+        .features(torch.from_numpy(leaves).double()),
+        9,
+        SEED,
+    )
+    assert bases[0] is not None and bases[1] is not None
+    torch.testing.assert_close(bases[0].basis, exact.basis, rtol=0.0, atol=1e-9)
+    assert (bases[1].basis - exact.basis).abs().max() > 1e-6
 
 
 @pytest.mark.parametrize("shape", [(64,), (1, 3, 64), (1, 64, 3)])

@@ -293,3 +293,11 @@ def test_what_the_second_stage_is_asked_with_is_what_silos_expect(monkeypatch: p
 
 
 QUICK_GENERATOR = GeneratorSettings(steps=2, hidden=8, batch=10)
+
+
+@pytest.mark.parametrize(
+    ("per_class", "parts", "wanted"), [(2, 1, [5]), (10, 1, [5]), (20, 1, [2, 2, 1]), (4, 2, [3, 2]), (60, 1, [1] * 5)]
+)
+def test_batches_hold_as_many_classes_as_are_fast_together(per_class: int, parts: int, wanted: list[int]) -> None:
+    made = task(settings_of(), settings=SynthesisSettings(parts=parts), run=replace(RUN, images_per_class=per_class))
+    assert [len(made.members(number)) for number in range(made.batches)] == wanted
