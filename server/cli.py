@@ -13,7 +13,7 @@ from typing import Any
 
 from dpdd.common.cli import Commands
 from dpdd.common.wire.exchange import JOIN_PORT, PORT
-from dpdd.server.commands import files, publishing, runs, silos, status
+from dpdd.server.commands import files, pool, publishing, runs, silos, status
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -127,6 +127,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     verify.add_argument("folder", type=Path, help="the run's folder (with card.json)")
     verify.add_argument("--thorough", action="store_true", help="recompute ε by a second accountant, too (Rényi)")
+    verify.add_argument("--pool", metavar="IMAGES", help="a copy of the public pool: recompute its labels, too")
+    joining = commands.add(
+        "pool",
+        pool.pool,
+        "join the public images that a dataset names by hash with its soft labels, and say which are missing",
+        "The images are somebody else's, so a dataset does not hold them. In Python: "
+        "dpdd.common.synthesis.public_pool.PoolLabels.",
+    )
+    joining.add_argument("folder", type=Path, help="the run's folder, an export's, or its dataset/")
+    joining.add_argument("images", metavar="IMAGES", help="a benchmark's name, an .npz archive, or a folder of images")
+    joining.add_argument("--images-key", default="images", metavar="KEY", help="the array of images in an archive")
+    joining.add_argument("--out", type=Path, metavar="FILE", help="write images and labels here, as .npz")
+    joining.add_argument("--missing", type=Path, metavar="FILE", help="write the missing images' hashes here")
     commands.names["scenario"] = _shipped
     return commands.main(arguments)
 

@@ -318,6 +318,15 @@ class Method(Query[S], Generic[S, T], family=""):
         """One classifier for the classes of several tasks, from the first stages of each, where statistics have one."""
         return None
 
+    def released_teacher(
+        self, statistics: Sequence[Statistics], settings: S, synthesis: T, run: RunDescription
+    ) -> Teacher | None:
+        """The classifier of images that the statistics of all stages contain, for the declared priors; without images.
+
+        None where they contain none.
+        """
+        return None
+
     def teacher_of(self, weights: NDArray[np.float32], settings: S, run: RunDescription) -> LinearTeacher:
         """The classifier with weights that a silo sent beside its set; ValueError when none was asked for."""
         raise ValueError("they fit no classifier that was asked for")

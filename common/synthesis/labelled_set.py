@@ -30,12 +30,13 @@ from dpdd.common.data.table.schema import TableSchema, table_schema
 from dpdd.common.errors import ConfigError, DataError
 from dpdd.common.files.untrusted import shown
 from dpdd.common.randomness import subseed
-from dpdd.common.synthesis.product_files import DATASET, TEACHER, UNREADABLE, file_sha256
+from dpdd.common.synthesis.product_files import DATASET, POOL, TEACHER, UNREADABLE, file_sha256
 
 if TYPE_CHECKING:
     from torch.utils.data import TensorDataset
 
     from dpdd.common.synthesis.linear_teacher import LinearTeacher
+    from dpdd.common.synthesis.public_pool import LabelledPool
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +46,9 @@ class LabelledSet:
     Records are images (uint8; N, C, H, W), or rows of a table (float32; N, D): the codes of its columns without the
     label, in the order of its `schema`; `table` decodes them. `priors` are the shares of the classes that soft labels
     and teacher assume, where some were declared; the set itself has about as many records of every class.
+
+    `pool` are public images with the teacher's labels, where the run used some. It is saved without the images
+    (`dpdd.common.synthesis.public_pool`), so a set that was loaded has none: `PoolLabels.load(folder).join(images)`.
     """
 
     records: NDArray[Any]
@@ -54,6 +58,7 @@ class LabelledSet:
     teacher: LinearTeacher | None = None
     schema: TableSchema | None = None
     priors: tuple[float, ...] = ()
+    pool: LabelledPool | None = None
 
     def __post_init__(self) -> None:
         form = (str(self.records.dtype), self.records.ndim)
@@ -138,6 +143,9 @@ class LabelledSet:
         (folder / TEACHER).unlink(missing_ok=True)
         if self.teacher is not None:
             self.teacher.save(folder)
+        (folder / POOL).unlink(missing_ok=True)
+        if self.pool is not None:
+            self.pool.labels.save(folder)
         if not self.is_table:
             self.preview().save(folder / "preview.png")
         return file_sha256(folder / DATASET)

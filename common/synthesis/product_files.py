@@ -8,7 +8,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 DATASET, TEACHER, MODEL = "dataset.safetensors", "teacher.safetensors", "model.safetensors"
-COLUMNS = "columns.toml"
+COLUMNS, POOL = "columns.toml", "pool.safetensors"
 
 UNREADABLE = (
     SafetensorError,

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -84,6 +84,14 @@ class Teacher(LinearTeacher):
         network = self._network.to(images.device)
         embeddings = self.embedding.of(network, images, network.features(images))
         return embeddings @ torch.from_numpy(self.weights).to(embeddings).T
+
+    def embeddings(self, images: Tensor | NDArray[Any], /, batch: int = 500) -> Iterator[Tensor]:
+        """The vectors that it scores, of so many images at a time; the scores are their products with the weights."""
+        pixels, network = images if isinstance(images, Tensor) else torch.from_numpy(images), self._network
+        for part in pixels.split(batch):
+            with torch.inference_mode():
+                seen = self._checked(part)
+                yield self.embedding.of(network, seen, network.features(seen))
 
     def probabilities(self, images: Tensor | NDArray[Any], /, batch: int = 500) -> Tensor:
         """Labels for many images (N, C, H, W): whole numbers of 8 bits, or floats in [0, 1]; of torch or NumPy."""

@@ -40,11 +40,23 @@ def verify(options: argparse.Namespace) -> None:
     releases = sum(len(row["release_sha256"]) for row in release_rows(card))
     teacher = f", its teacher ({card['teacher_sha256'][:16]}…)" if card.get("teacher_sha256") else ""
     print(f"the dataset ({card['dataset_sha256'][:16]}…){teacher} and {releases} releases are as the card says")
+    if options.pool is not None:
+        print(_relabelled(options.folder, options.pool))
     for name in _checked_translations(options.folder):
         print(f"{name}/ holds the same records")
     text = options.folder / "CARD.md"
     if text.exists() and text.read_bytes() != _as_text(card):
         print("CARD.md is not what this version writes for card.json: what was checked is card.json")
+
+
+def _relabelled(folder: Path, source: str) -> str:
+    """What became of recomputing the labels of the public pool, of which `source` is a copy."""
+    from dpdd.common.synthesis.public_pool import PoolLabels
+    from dpdd.server.commands.pool import images_of
+    from dpdd.server.report.pool import relabelled
+
+    about = PoolLabels.load(folder / "dataset").facts
+    return relabelled(folder, images_of(source, about, "images"))
 
 
 def _as_text(card: dict[str, Any]) -> bytes | None:

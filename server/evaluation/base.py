@@ -95,6 +95,10 @@ class Score:
         return {"mean": self.mean, "std": self.std, "runs": list(self.runs)}
 
 
+POOL = "pool"
+"""What a learner learnt from that takes the set's public pool with its labels, and not the set."""
+
+
 class Learner(ABC):
     """Somebody who trains on a synthetic set alone, several times over, before real test data is looked at once."""
 
@@ -119,6 +123,12 @@ class Learner(ABC):
     def own(self, settings: LearnerSettings) -> LearnerSettings:
         """What it takes of the settings of all learners: all, by default."""
         return settings
+
+    def learnt_from(self, dataset: LabelledSet, settings: LearnerSettings) -> str:
+        """What it learns from, for `metrics.json`; `settings` are those of all learners."""
+        from dpdd.server.evaluation.training_data import labels_of
+
+        return "hard" if dataset.is_table else labels_of(dataset, self.own(settings))
 
     @abstractmethod
     def train_networks(

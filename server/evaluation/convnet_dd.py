@@ -16,10 +16,11 @@ torch.Size([5, 2])
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from dpdd.common.models.evaluation_convnet import EvaluationConvNet, depth_for
@@ -29,7 +30,12 @@ from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.server.evaluation.base import Classifier
 from dpdd.server.evaluation.convnet import TrainedConvNet
 from dpdd.server.evaluation.dsa import augment
-from dpdd.server.evaluation.learner_settings import AugmentationKind, ConvNetDDSettings, LearnerSettings
+from dpdd.server.evaluation.learner_settings import (
+    AugmentationKind,
+    ConvNetDDSettings,
+    ConvNetPoolSettings,
+    LearnerSettings,
+)
 from dpdd.server.evaluation.training_data import training_data
 
 
@@ -79,16 +85,29 @@ def _train(
         torch.manual_seed(seed)
         network = EvaluationConvNet(shape, classes, own.width, own.depth or depth_for(shape), padded=True)
     generator = torch.Generator().manual_seed(subseed(seed, "batches"))
+
+    def loss(pick: Tensor) -> Tensor:
+        return functional.cross_entropy(network(augment(images[pick], kinds, generator)), labels[pick])
+
+    optimise(network, own, batches(len(labels), own.batch, generator), loss, partial(progress, what))
+    return TrainedConvNet(network.eval(), own.width, mean, std)
+
+
+def optimise(
+    network: nn.Module,
+    own: ConvNetDDSettings | ConvNetPoolSettings,
+    chosen: Iterator[Tensor],
+    loss: Callable[[Tensor], Tensor],
+    progress: Callable[[int, int], None],
+) -> None:
+    """`own.steps` steps of AdamW, one cycle; `loss` is of the records at the `chosen` positions."""
     optimiser = torch.optim.AdamW(network.parameters(), lr=own.learning_rate, weight_decay=own.weight_decay)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, own.learning_rate, total_steps=own.steps + 1)
-    chosen = batches(len(labels), own.batch, generator)
     network.train()
     for step in range(own.steps):
-        pick = next(chosen)
-        loss = functional.cross_entropy(network(augment(images[pick], kinds, generator)), labels[pick])
+        value = loss(next(chosen))
         optimiser.zero_grad(set_to_none=True)
-        loss.backward()
+        value.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
         schedule.step()
-        progress(what, step + 1, own.steps)
-    return TrainedConvNet(network.eval(), own.width, mean, std)
+        progress(step + 1, own.steps)

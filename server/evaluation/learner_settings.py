@@ -45,6 +45,21 @@ class ConvNetDDSettings(Settings):
         return tuple(kind for kind in self.augmentation if flips or kind != "flip")
 
 
+class ConvNetPoolSettings(Settings):
+    """The ConvNet of the literature, from scratch on a public pool and its soft labels; mirrored, shifted images.
+
+    A pool has many images, so it takes thousands of steps where a small set takes hundreds.
+    """
+
+    runs: Annotated[int, Field(ge=1, le=100)] = 1
+    width: Annotated[int, Field(ge=4)] = 128
+    depth: Annotated[int, Field(ge=0, le=6)] = 0
+    steps: Annotated[int, Field(ge=1, le=1_000_000)] = 4000
+    batch: Annotated[int, Field(ge=1)] = 128
+    learning_rate: Annotated[float, Field(gt=0.0)] = 3e-3
+    weight_decay: Annotated[float, Field(ge=0.0)] = 5e-4
+
+
 class ProbeSettings(Settings):
     """Multinomial logistic regression on frozen features of a public backbone.
 
@@ -88,7 +103,8 @@ class KernelRegressionSettings(Settings):
 class LearnerSettings(Settings):
     """How learners train.
 
-    `runs` is how many of each (0: nobody trains), but for `convnet-dd`, which has settings of its own in `convnet_dd`;
+    `runs` is how many of each (0: nobody trains), but for `convnet-dd` and `convnet-pool`, which have settings of their
+    own in `convnet_dd` and `convnet_pool`;
     `width` to `learning_rate` are for `convnet`. Learners of tables have fixed settings,
     take hard labels, and train on at most `rows` rows: of more, on the same share of every class.
 
@@ -106,6 +122,7 @@ class LearnerSettings(Settings):
     batch: Annotated[int, Field(ge=1)] = 128
     learning_rate: Annotated[float, Field(gt=0.0)] = 0.003
     convnet_dd: ConvNetDDSettings = ConvNetDDSettings()
+    convnet_pool: ConvNetPoolSettings = ConvNetPoolSettings()
     probe: ProbeSettings = ProbeSettings()
     fine_tune: FineTuneSettings = FineTuneSettings()
     krr: KernelRegressionSettings = KernelRegressionSettings()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ClassVar
 from dpdd.common.errors import ConfigError
 from dpdd.common.methods.base import DataKind
 from dpdd.common.progress import Progress, silent
-from dpdd.server.evaluation.base import Classifier, Learner
+from dpdd.server.evaluation.base import POOL, Classifier, Learner
 from dpdd.server.evaluation.learner_settings import LearnerSettings
 from dpdd.server.evaluation.table_learners import TABLE_LEARNERS
 
@@ -49,6 +49,34 @@ class ConvNetDDLearner(Learner):
         from dpdd.server.evaluation.convnet_dd import dd_convnets
 
         return dd_convnets(dataset, settings, seed, progress)
+
+
+class ConvNetPoolLearner(Learner):
+    """A ConvNet from scratch on a public pool that the set's teacher labelled."""
+
+    name = "convnet-pool"
+    title = "ConvNet from scratch"
+
+    def own(self, settings: LearnerSettings) -> LearnerSettings:
+        """Soft labels, always."""
+        return settings.model_copy(update={"labels": "soft"})
+
+    def learnt_from(self, dataset: LabelledSet, settings: LearnerSettings) -> str:
+        """The pool, not the set."""
+        return POOL
+
+    def train_networks(
+        self,
+        dataset: LabelledSet,
+        settings: LearnerSettings,
+        public: Backbone | None,
+        seed: int,
+        progress: Progress = silent,
+    ) -> list[Classifier]:
+        """As many as `settings.convnet_pool.runs` says, whatever `settings.runs` is."""
+        from dpdd.server.evaluation.convnet_pool import pool_convnets
+
+        return pool_convnets(dataset, settings, seed, progress)
 
 
 class ConvNetLearner(Learner):
@@ -218,6 +246,7 @@ LEARNERS: Mapping[str, Learner] = {
     for each in (
         ConvNetDDLearner(),
         ConvNetLearner(),
+        ConvNetPoolLearner(),
         ProbeLearner(),
         FineTuneLearner(),
         EnsembleLearner(),

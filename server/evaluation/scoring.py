@@ -22,14 +22,13 @@ from dpdd.common.errors import ConfigError, DataError
 from dpdd.common.methods.base import DataKind
 from dpdd.common.progress import Progress, silent
 from dpdd.common.synthesis.labelled_set import LabelledSet
-from dpdd.server.evaluation.base import Answering, Answers, CannotLearn, Classifier, Score
+from dpdd.server.evaluation.base import POOL, Answering, Answers, CannotLearn, Classifier, Score
 from dpdd.server.evaluation.bundled import BUNDLED
 from dpdd.server.evaluation.class_priors import adjusted
 from dpdd.server.evaluation.learners import LEARNERS
 from dpdd.server.evaluation.metrics import metric
 from dpdd.server.evaluation.over_learners import over_learners
 from dpdd.server.evaluation.settings import EvaluationSection
-from dpdd.server.evaluation.training_data import labels_of
 
 if TYPE_CHECKING:
     from dpdd.common.models.backbone import Backbone
@@ -104,7 +103,9 @@ def train_learners(
                 except CannotLearn as error:
                     trained.left_out[name] = str(error)
                     continue
-            trained[name] = adjusted(learner.classifiers(networks[learner.networks]), product, own)
+            classifiers = learner.classifiers(networks[learner.networks])
+            on_pool = learner.learnt_from(product, settings) == POOL  # whose labels assume the declared priors
+            trained[name] = classifiers if on_pool else adjusted(classifiers, product, own)
     for name, bundled in BUNDLED.items():
         classifier = bundled.classifier_of(product)
         if classifier is not None:
@@ -179,7 +180,7 @@ def described(
             shown[name] = score.as_json()
         learner = LEARNERS.get(name)
         if learner is not None and isinstance(product, LabelledSet):
-            accuracy[name]["labels"] = "hard" if product.is_table else labels_of(product, learner.own(settings))
+            accuracy[name]["labels"] = learner.learnt_from(product, settings)
             if public is not None and learner.needs_backbone:
                 accuracy[name]["backbone"] = public.card.name
     return {"accuracy": accuracy, "metrics": others} if others else {"accuracy": accuracy}

@@ -14,7 +14,7 @@ from typing import Any
 
 from dpdd.common.errors import ConfigError
 from dpdd.common.synthesis.labelled_set import LabelledSet
-from dpdd.common.synthesis.product_files import TEACHER
+from dpdd.common.synthesis.product_files import POOL, TEACHER
 from dpdd.server.publish import huggingface, image_folder, table_files
 from dpdd.server.publish.croissant import CROISSANT, write_croissant
 from dpdd.server.publish.registry_entry import REGISTRY, write_registry_entry
@@ -68,6 +68,7 @@ def _copy(run: Path, card: Mapping[str, Any], partial: Path) -> dict[str, str]:
     return {
         f"dataset/{card['file']}": _product(card),
         **({f"dataset/{TEACHER}": f"its teacher, which labels any {labelled}"} if "teacher_sha256" in card else {}),
+        **({f"dataset/{POOL}": "hashes and soft labels of public images"} if "pool" in card else {}),
         "CARD.md, card.json": "what it promises, and to whom",
         "store/": f"{len(digests)} signed releases",
     }

@@ -142,6 +142,7 @@ def write_card(
         **({"fidelity": scores["fidelity"]} if "fidelity" in scores else {}),
         **({"marginals": f"dataset/{MARGINALS}"} if (folder / "dataset" / MARGINALS).exists() else {}),
         **({"at_silos": scores["at_silos"]} if judged else {}),
+        **({"pool": scores["pool"]} if "pool" in scores else {}),
     }
     (folder / "card.json").write_text(json.dumps(card, indent=2, ensure_ascii=False) + "\n")
     (folder / "CARD.md").write_text(markdown(card))

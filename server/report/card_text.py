@@ -12,6 +12,7 @@ from dpdd.common.synthesis.product_files import TEACHER
 from dpdd.server.report.also import also_text
 from dpdd.server.report.comparison import comparison_text
 from dpdd.server.report.joining import joining_text
+from dpdd.server.report.pool import pool_text
 from dpdd.server.report.product import in_words
 from dpdd.server.report.scores import at_silos_table, facts_table, left_out_lines
 
@@ -33,6 +34,7 @@ def markdown(card: Mapping[str, Any]) -> str:
         *([f"## What came from which silo\n\n{text}"] if (text := joining_text(card)) else []),
         *([f"## What learners reached\n\n{text}"] if (text := evaluation_text(card)) else []),
         *([f"## Also made from these releases\n\n{text}"] if (text := also_text(card)) else []),
+        *([f"## The public pool\n\n{text}"] if (text := pool_text(card)) else []),
         *([f"## Beside public test rows\n\n{text}"] if (text := comparison_text(card)) else []),
         f"## Licence\n\n{licence_text(card)}",
         f"## Verifying\n\n- `dataset/{card['file']}` has SHA-256 `{card['dataset_sha256']}`.\n{teacher}"
@@ -140,7 +142,8 @@ def evaluation_text(card: Mapping[str, Any]) -> str:
 
 def licence_text(card: Mapping[str, Any]) -> str:
     """Under which terms it may be used, where the coordinator said so."""
-    return card.get("licence") or "Not stated: ask whoever published this dataset."
+    stated: str = card.get("licence") or "Not stated: ask whoever published this dataset."
+    return f"{stated}\n\nOf the public pool: {card['pool']['licence']}" if "pool" in card else stated
 
 
 def _digests(row: Mapping[str, Any]) -> str:

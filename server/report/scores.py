@@ -29,6 +29,7 @@ _LEARNT_FROM = {
     "lessons": "teacher-labelled augmentations",  # its name in older runs
     "soft": "soft labels",
     "hard": "hard labels",
+    "pool": "public pool, the teacher's soft labels",
     "real": "real records",
 }
 

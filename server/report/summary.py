@@ -18,6 +18,7 @@ from dpdd.server.report.card_text import budget_cells
 from dpdd.server.report.comparison import MARGINALS, distances_table
 from dpdd.server.report.cross_table import cross_table
 from dpdd.server.report.joining import implausible_lines, influence_table, lost_in_words
+from dpdd.server.report.pool import pool_line
 from dpdd.server.report.product import in_words
 from dpdd.server.report.rounds import rounds_text
 from dpdd.server.report.scores import tables
@@ -38,6 +39,7 @@ def summary(metrics: Mapping[str, Any], folder: Path) -> str:
     if "fidelity" in metrics:
         lines += [distances_table(metrics["fidelity"]), ""]
     lines += also_lines(metrics, folder)
+    lines += [pool_line(metrics["pool"]), ""] if "pool" in metrics else []
     if across := cross_table(metrics):
         lines += [across, ""]
     if not all(row["releasable"] for row in metrics["privacy"]):

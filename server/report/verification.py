@@ -36,6 +36,7 @@ from dpdd.common.wire.release import Release, open_signed
 from dpdd.common.wire.request import Kind, ReleaseRequest, decode_request
 from dpdd.server.report.also import check_also
 from dpdd.server.report.card import privacy_rows, together
+from dpdd.server.report.pool import check_pool_file
 from dpdd.server.report.rounds import check_rounds
 from dpdd.server.run.store import read_request, read_stored
 
@@ -273,6 +274,7 @@ def _check_product(folder: Path, card: Mapping[str, Any], expected: str) -> None
         raise IntegrityError(f"{dataset}: the dataset is not the one in the card")
     _check_teacher(folder / "dataset" / TEACHER, card.get("teacher_sha256"))
     check_also(folder, card)
+    check_pool_file(folder, card)
 
 
 def _check_teacher(path: Path, expected: str | None) -> None:

@@ -29,6 +29,8 @@ def keep_scenario(scenario: Scenario, path: Path, folder: Path) -> None:
     if kept.exists() and (before := load_scenario(str(kept)).name) != scenario.name:
         raise ConfigError(f"{folder}: this is a run of the scenario {before!r}; choose another folder for this one")
     text = path.read_bytes()
-    keep_origin(path, kept, needed=scenario.data.names_files)
+    pool = scenario.synthesis.pool
+    named = scenario.data.names_files or (pool is not None and pool.source is not None)
+    keep_origin(path, kept, needed=named)
     if not kept.exists() or kept.read_bytes() != text:
         write_atomically(kept, text)

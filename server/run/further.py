@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpdd.common.models.backbone import Backbone
-from dpdd.server.evaluation.scoring import TestData, evaluate
+from dpdd.server.evaluation.scoring import TestData, evaluate, kind_of
 from dpdd.server.report.also import Also
+from dpdd.server.run.public_pool import without_pool
 from dpdd.server.run.stage import Stage
 
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ def further_datasets(run: Run, stages: Sequence[Stage], public: Backbone | None,
         scores: dict[str, Any] = {"accuracy": {}}
         if test is not None:
             with run.phase("evaluation"):
-                scores = evaluate(product, test, scenario.evaluation, public, scenario.seed, run.console)
+                settings = scenario.evaluation
+                learners = without_pool(settings.learners_of(kind_of(product)))  # the pool is beside the first set
+                settings = settings.model_copy(update={"learners": learners})
+                scores = evaluate(product, test, settings, public, scenario.seed, run.console)
         made.append(Also(asked.name, by, product, scores))
     return made

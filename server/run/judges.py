@@ -21,13 +21,15 @@ from dpdd.server.evaluation.learners import LEARNERS
 from dpdd.server.evaluation.settings import EvaluationSection
 
 
-def judging(section: EvaluationSection, methods: Iterable[str]) -> EvaluationSection:
+def judging(section: EvaluationSection, methods: Iterable[str], *, pool: bool = False) -> EvaluationSection:
     """The section with the learners of these methods; as it is where it has learners, or they have none of their own.
+
+    With a public `pool` somebody learns from that, too.
 
     Where learners need a public backbone and none of the methods has one, it is the one for such images.
     """
     chosen = [METHODS[name] for name in methods if name in METHODS]
-    wanted = {name for each in chosen for name in each.learners}
+    wanted = {name for each in chosen for name in each.learners} | ({"convnet-pool"} if pool else set())
     if section.learners is not None or not wanted:
         return section
     wanted |= set(section.learners_of(DataKind.IMAGE))

@@ -42,6 +42,7 @@ from dpdd.server.evaluation.scoring import TestData, Trained, evaluate, train_le
 from dpdd.server.report.also import Also, save_also
 from dpdd.server.report.card import evaluation_rows, privacy_rows, write_card
 from dpdd.server.report.comparison import compare_table
+from dpdd.server.report.pool import pool_facts
 from dpdd.server.report.rounds import rounds_facts
 from dpdd.server.run.asking import Asking
 from dpdd.server.run.checks import backbone_in_words
@@ -49,6 +50,7 @@ from dpdd.server.run.dry_round import DryRound, RehearsalDeadline
 from dpdd.server.run.evaluation_round import EvaluationRound, evaluate_at_silos
 from dpdd.server.run.further import further_datasets
 from dpdd.server.run.public_backbone import public_backbone
+from dpdd.server.run.public_pool import PublicPool
 from dpdd.server.run.requests import RequestGroup, asked_stage_input, make_request, request_groups, stage_request_groups
 from dpdd.server.run.roster import Roster
 from dpdd.server.run.rounds import Rounds, waits_for
@@ -76,6 +78,8 @@ class Run:
 
     def __post_init__(self) -> None:
         self.aggregation = Aggregation(self.scenario, self.console.say, self.missing)
+        section = self.scenario.synthesis.pool
+        self.pool = None if section is None else PublicPool(section)
 
     def execute(self, grid: Grid) -> dict[str, Any]:
         """Ask, aggregate, synthesise, evaluate, write; returns what `metrics.json` holds."""
@@ -244,7 +248,7 @@ class Run:
         with self.phase("synthesis"):
             if request.kind is Kind.DISTILLED_SET:
                 return union([opened(release, request) for release in stages[0].releases], images, priors)
-            product = self.made(stages, request.method, self.scenario.synthesis)
+            product = self.made(stages, request.method, self.scenario.synthesis, is_main=True)
         if priors is None and product.teacher is not None and counts is not None and counts.unequal:
             self.console.say(
                 f"  classes are unequal: their noisy counts are {counts.in_words(request.classes)}; "
@@ -252,17 +256,25 @@ class Run:
             )
         return self.with_priors(product, stages)
 
-    def made(self, stages: Sequence[Stage], by: str, asked: SynthesisSection | AlsoSection) -> Product:
-        """What the method `by` makes of the sums over silos."""
+    def made(
+        self, stages: Sequence[Stage], by: str, asked: SynthesisSection | AlsoSection, *, is_main: bool = False
+    ) -> Product:
+        """What the method `by` makes of the sums over silos, with the public pool beside it where it `is_main`."""
         chosen, request = method(by), stages[0].asked[0].request
         runner = replace(self.runner, folder=self.folder / "synthesis")
         priors = self.scenario.synthesis.priors
-        return chosen.synthesise(
-            sums_of(stages),
-            chosen.settings(request.settings),
-            chosen.synthesis_settings(asked.settings),
-            RunDescription.of(request, asked.images_per_class, runner, self.console, priors),
-        )
+        run = RunDescription.of(request, asked.images_per_class, runner, self.console, priors)
+        settings, synthesis = chosen.settings(request.settings), chosen.synthesis_settings(asked.settings)
+        if self.pool is None or self.pool.section.set == "method":
+            product = chosen.synthesise(sums_of(stages), settings, synthesis, run)
+        else:
+            teacher = chosen.released_teacher(sums_of(stages), settings, synthesis, run)
+            if teacher is None:
+                return chosen.synthesise(sums_of(stages), settings, synthesis, run)
+            product = self.pool.small_set(teacher, run)
+        if self.pool is None or not is_main or not isinstance(product, LabelledSet):
+            return product
+        return self.pool.beside(product, run)
 
     def with_priors(self, product: Product, stages: Sequence[Stage]) -> Product:
         """A set with the class shares that are declared, if any are."""
@@ -286,6 +298,7 @@ class Run:
         digest = product.save(self.folder / "dataset")
         further = save_also(self.folder, also)
         more |= compare_table(product, self.scenario, self.folder / "dataset")
+        more |= pool_facts(self.scenario.synthesis.pool, product, self.folder / "dataset")
         releases = [release for stage in stages for release in stage.releases]
         evaluation: Sequence[Release] = ()
         if evaluated is not None:

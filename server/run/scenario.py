@@ -32,6 +32,7 @@ from dpdd.common.wire.parsing import check_name
 from dpdd.common.wire.request import Kind
 from dpdd.server.aggregation.rules import RULES
 from dpdd.server.evaluation.settings import EvaluationSection
+from dpdd.server.pool.section import PoolSection, check_pool, located_pool
 from dpdd.server.run.data_section import DataSection
 from dpdd.server.run.exchange_section import ExchangeSection
 from dpdd.server.run.judges import judging
@@ -159,7 +160,7 @@ class SynthesisSection(Settings):
     counts), `equal`, or a table of shares. Left out, they are as the method fits them: right for classes of about the
     same size. A set has as many images of every class, whatever the priors, and other ones ask nobody anew.
 
-    `also` are further datasets from the same releases.
+    `also` are further datasets from the same releases. `pool` are public images as material (`dpdd.server.pool`).
     Of a table, the first two keys may be called `rows_per_class` and `rows_per_silo`.
     """
 
@@ -170,6 +171,7 @@ class SynthesisSection(Settings):
     priors: Priors | None = None
     settings: dict[str, Any] = Field(default_factory=dict)
     also: tuple[AlsoSection, ...] = ()
+    pool: PoolSection | None = None
 
     @field_validator("also")
     @classmethod
@@ -288,6 +290,9 @@ class Scenario(Settings):
     def _what_is_for_images(self) -> Scenario:
         if self.data.is_table and self.continual is not None:
             raise ValueError("continual tasks are for images: leave continual out, or declare images")
+        tasks, learners = self.continual is not None, self.evaluation.learners or ()
+        chosen, mode = QUERIES[self.method.name], self.method.mode
+        check_pool(self.synthesis.pool, self.data, mode, chosen, tasks=tasks, learners=learners)
         return self
 
     @model_validator(mode="after")
@@ -387,5 +392,7 @@ def _checked(path: Path, source: Path | None) -> Scenario:
     data, replaced = scenario.data.located(origin.folder), source or origin.source
     data = data if replaced is None else data.with_source(replaced)
     methods = [scenario.method.name, *(each.method or "" for each in scenario.synthesis.also)]
-    changes = {"data": data, "evaluation": judging(scenario.evaluation, [] if data.is_table else methods)}
-    return scenario.model_copy(update=changes)
+    pool = located_pool(scenario.synthesis.pool, origin.folder)
+    judges = judging(scenario.evaluation, [] if data.is_table else methods, pool=pool is not None)
+    synthesis = scenario.synthesis.model_copy(update={"pool": pool})
+    return scenario.model_copy(update={"data": data, "synthesis": synthesis, "evaluation": judges})

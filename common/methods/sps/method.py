@@ -26,6 +26,7 @@ from dpdd.common.methods.sps.settings import MethodSettings, SynthesisSettings
 if TYPE_CHECKING:
     from dpdd.common.synthesis.labelled_set import LabelledSet
     from dpdd.common.synthesis.statistics import Statistics
+    from dpdd.common.synthesis.teacher import Teacher
 
 
 class SPS(SPSReleases, Method[MethodSettings, SynthesisSettings], family="sps"):
@@ -42,6 +43,20 @@ class SPS(SPSReleases, Method[MethodSettings, SynthesisSettings], family="sps"):
         from dpdd.common.methods.sps import synthesis as sps
 
         return sps.synthesise(statistics, settings, synthesis, run)
+
+    def released_teacher(
+        self,
+        statistics: Sequence[Statistics],
+        settings: MethodSettings,
+        synthesis: SynthesisSettings,
+        run: RunDescription,
+    ) -> Teacher | None:
+        """The classifier on the embedding, where one is released."""
+        from dpdd.common.methods.sps.released_classifier import ReleasedClassifier
+        from dpdd.common.methods.sps.specification import with_backbone
+
+        method = with_backbone(settings, run.shape)
+        return ReleasedClassifier(statistics, method, run.public, synthesis.average_last_stages).declared
 
     def label_arrays(
         self, settings: MethodSettings, synthesis: SynthesisSettings, run: RunDescription

@@ -45,7 +45,7 @@ def test_a_learner_takes_one_kind_of_records() -> None:
     [
         (
             {"learners": ["convnet", "resnet"]},
-            "no learner 'resnet'; known are convnet-dd, convnet, probe",
+            "no learner 'resnet'; known are convnet-dd, convnet, convnet-pool, probe",
         ),
         ({"learners": ["teacher"]}, "no learner 'teacher'"),
         ({"metrics": ["accuracy", "f2"]}, "no metric 'f2'; known are accuracy, balanced-accuracy, macro-roc-auc"),

@@ -31,3 +31,9 @@ def test_who_is_named_judges_alone_and_other_methods_name_nobody(tmp_path: Path)
     assert (named.learners, named.backbone) == (("krr-ntk",), None)
     assert scenario(tmp_path, "sps").learners is None
     assert judging(EvaluationSection(backbone="gray28"), ["dp-kip"]).backbone == "gray28"
+
+
+def test_beside_a_public_pool_somebody_learns_from_it() -> None:
+    assert judging(EvaluationSection(), ["sps"], pool=True).learners == ("convnet-dd", "convnet", "convnet-pool")
+    chosen = EvaluationSection(learners=("probe",))
+    assert judging(chosen, ["sps"], pool=True) == chosen, "who names learners gets these"
