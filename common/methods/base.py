@@ -308,6 +308,10 @@ class Method(Query[S], Generic[S, T], family=""):
     def synthesise(self, statistics: Sequence[Statistics], settings: S, synthesis: T, run: RunDescription) -> Product:
         """The dataset, or the model, that the statistics of all stages give. Pure post-processing."""
 
+    def images_made(self, synthesis: T) -> int:
+        """How many images of the set there are for each that is asked for: more where they are cut up and enlarged."""
+        return 1
+
     def label_arrays(self, settings: S, synthesis: T, run: RunDescription) -> Mapping[str, ArrayType]:
         """What a distilled set has beside images, hard labels and counts: `soft` labels, the weights of a `teacher`."""
         return {}

@@ -106,7 +106,6 @@ METHODS: dict[str, AnyMethod] = register(
             "dp-geng",
             "generated images, matched to records under extractors trained on them, and guided by a DP-SGD expert",
             "DP-GENG, Shi et al., AAAI 2026",
-            release_kinds=frozenset({Kind.STATISTICS}),
         ),
         PrivateEvolution(
             "private-evolution",

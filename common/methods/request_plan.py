@@ -74,6 +74,12 @@ def published_epsilon(request: ReleaseRequest) -> float | None:
     return None if published is None else float(f"{published:.4g}")
 
 
+def images_made(request: ReleaseRequest) -> int:
+    """How many images a finished set has for each that is asked for."""
+    chosen, asked = method(request.method), distilled_set_settings(request)
+    return chosen.images_made(chosen.synthesis_settings(asked.synthesis))
+
+
 def _distilled(plan: Plan, request: ReleaseRequest, settings: Settings) -> Plan:
     """What the mechanism plans for all its stages together, with the arrays of a set of the asked size."""
     chosen = method(request.method)
@@ -85,7 +91,7 @@ def _distilled(plan: Plan, request: ReleaseRequest, settings: Settings) -> Plan:
 def _set_arrays(chosen: AnyMethod, request: ReleaseRequest, settings: Settings) -> Mapping[str, ArrayType]:
     """A class that is lost in noise is left out, so there may be fewer images than were asked for."""
     asked = distilled_set_settings(request)
-    classes, images = len(request.classes), asked.images_per_class * len(request.classes)
+    classes, images = len(request.classes), asked.images_per_class * len(request.classes) * images_made(request)
     name, dtype = (IMAGES, "uint8") if request.table is None else (ROWS, "float32")
     arrays = {
         name: ArrayType(dtype, (images, *request.shape), at_most=True),

@@ -1,7 +1,8 @@
 """From distilled sets to one: the union over silos. No statistics, so silos that look different stay different.
 
 A request asks every silo for `per_silo(images_per_class, silos)` images of each class, unless the scenario says how
-many, so that the union has the asked size, whoever of them answers late. The places of a class are shared out by the
+many, so that the union has the asked size (times what the method makes of an image), whoever of them answers late.
+The places of a class are shared out by the
 noisy counts that came with the sets, as seats are by votes (d'Hondt), so silos that know a class equally well take
 turns. The union stops at `images_per_class`; it is smaller where silos are missing, or left a class out because their
 noisy count of it was lost in noise.
@@ -22,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdd.common.errors import DpddError, IntegrityError
+from dpdd.common.methods.request_plan import images_made
 from dpdd.common.synthesis.distilled_set import DistilledSet, distilled_set_settings, from_arrays, teacher_of
 from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.common.synthesis.priors import ClassCounts, Priors, shares
@@ -43,7 +45,7 @@ def per_silo(images_per_class: int, silos: int) -> int:
 
 def opened(release: Release, request: ReleaseRequest) -> DistilledSet:
     """The set in a release, checked against what was asked for."""
-    most = distilled_set_settings(request).images_per_class
+    most = distilled_set_settings(request).images_per_class * images_made(request)
 
     def teacher(weights: NDArray[np.float32]) -> LinearTeacher:
         return teacher_of(weights, request)

@@ -25,6 +25,7 @@ from flwr.serverapp import Grid
 from dpdd.common.errors import DpddError
 from dpdd.common.methods.base import DataKind, RunDescription
 from dpdd.common.methods.registry import method, query
+from dpdd.common.methods.request_plan import images_made
 from dpdd.common.models.backbone import Backbone
 from dpdd.common.progress import Console
 from dpdd.common.synthesis.labelled_set import LabelledSet
@@ -247,7 +248,8 @@ class Run:
             self.console.say(f"  lost in noise, so nothing but noise is known of them: {', '.join(lost)}")
         with self.phase("synthesis"):
             if request.kind is Kind.DISTILLED_SET:
-                return union([opened(release, request) for release in stages[0].releases], images, priors)
+                sets = [opened(release, request) for release in stages[0].releases]
+                return union(sets, images * images_made(request), priors)
             product = self.made(stages, request.method, self.scenario.synthesis, is_main=True)
         if priors is None and product.teacher is not None and counts is not None and counts.unequal:
             self.console.say(

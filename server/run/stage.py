@@ -16,7 +16,7 @@ import numpy as np
 from dpdd.common.errors import DpddError
 from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.registry import method, query
-from dpdd.common.methods.request_plan import plan_of
+from dpdd.common.methods.request_plan import images_made, plan_of
 from dpdd.common.methods.verification import Expected, expected_of
 from dpdd.common.privacy.clipping import Layout
 from dpdd.common.synthesis.distilled_set import method_values
@@ -144,7 +144,8 @@ class Aggregation:
         return implausible_set(sent.dataset.labels, counts, design, release.public_counts)
 
     def _of_union(self, releases: Sequence[Release], request: ReleaseRequest) -> list[Influence]:
-        taken = places([opened(each, request) for each in releases], self.scenario.synthesis.images_per_class)
+        images = self.scenario.synthesis.images_per_class * images_made(request)
+        taken = places([opened(each, request) for each in releases], images)
         shares = influence.of_counts(taken.astype(np.float64), request.classes)
         return [Influence(release.silo, share) for release, share in zip(releases, shares, strict=True)]
 

@@ -34,7 +34,7 @@ from dpdd.common.data.table.toml import toml_of
 from dpdd.common.methods.base import DataKind, Method, RunDescription
 from dpdd.common.methods.plan import Plan
 from dpdd.common.methods.registry import AnyMethod, AnyQuery, query
-from dpdd.common.methods.request_plan import plan_of
+from dpdd.common.methods.request_plan import images_made, plan_of
 from dpdd.common.privacy import discrete_gaussian, sampling
 from dpdd.common.privacy.accounting import guarantee, rdp_guarantee
 from dpdd.common.privacy.clipping import FIXED_POINT_ONE, ClippedSum
@@ -619,7 +619,9 @@ def check_distilled_set_finishes(case: Case, folder: Path) -> None:
     weight = case.entry.count_weight(case.values(), 0)
     assert all((each.counts is None) == (weight is None) for each in sets), "counts go with a set where there are any"
     if sum(len(each.dataset) for each in sets):  # else every class was lost in noise, which is said
-        _kept(union(sets, 2), folder / "union")
+        product = union(sets, 2 * images_made(request))
+        assert np.bincount(product.labels).max() == 2 * images_made(request), "images of a set are missing"
+        _kept(product, folder / "union")
 
 
 def _kept(product: Product, folder: Path) -> str:

@@ -46,6 +46,10 @@ class DPGENG(Method[MethodSettings, SynthesisSettings], family="dp_geng"):
         own = generator.method.resolve(generator.settings, run, epsilon, delta)
         return settings.model_copy(update={"generator_settings": own.on_wire()})
 
+    def images_made(self, synthesis: SynthesisSettings) -> int:
+        """Each part of an image is enlarged to one."""
+        return synthesis.parts**2
+
     def stages(self, settings: MethodSettings) -> int:
         """The generator's, and one for every other part."""
         from dpdd.common.methods.dp_geng import specification

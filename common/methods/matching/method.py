@@ -100,6 +100,10 @@ class Matching(Method[MethodSettings, SynthesisSettings], family="matching"):
 
         return planning.working_memory(settings, run, stage)
 
+    def images_made(self, synthesis: SynthesisSettings) -> int:
+        """Each piece of an image is enlarged to one."""
+        return synthesis.parts**2
+
     def synthesise(
         self,
         statistics: Sequence[Statistics],
