@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from google.protobuf.message import Message
+from numpy.typing import NDArray
 
 from dpdd.client.anchor import Anchor
 from dpdd.client.coordinator_memory import CoordinatorMemory
@@ -37,6 +38,7 @@ from dpdd.common.progress import silent
 from dpdd.common.synthesis.distilled_set import DistilledSet, from_arrays, to_arrays
 from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.common.synthesis.product import ReleasedModel
+from dpdd.common.synthesis.public_pool import LabelledPool, PoolFacts, PoolLabels
 from dpdd.common.synthesis.table_teacher import TableTeacher
 from dpdd.common.synthesis.teacher import Teacher
 from dpdd.common.wire import arrays
@@ -265,7 +267,16 @@ def _of_products(folder: Path) -> Iterator[Target]:
         make.save(place)
         path = place / ("teacher.safetensors" if name.endswith("teacher") else "dataset.safetensors")
         yield Target(name, _tensors_maker(path.read_bytes()), _file_decoder(path, read), (DataError,))
+    pixels, place = np.random.default_rng(0).integers(0, 256, (3, 1, 8, 8), np.uint8), folder / "pool"
+    sure = np.array([[1.0, 0.0], [0.5, 0.5], [0.0, 1.0]])
+    LabelledPool.of(pixels, sure, PoolFacts("noise", "none", ("cat", "dog"), (1, 8, 8))).labels.save(place)
+    path = place / "pool.safetensors"
+    yield Target("public pool", _tensors_maker(path.read_bytes()), _file_decoder(path, _joined(pixels)), (DataError,))
     yield from _of_networks(folder)
+
+
+def _joined(pixels: NDArray[np.uint8]) -> Callable[[Path], object]:
+    return lambda place: PoolLabels.load(place).join(pixels).pool.labels.soft
 
 
 def _of_networks(folder: Path) -> Iterator[Target]:

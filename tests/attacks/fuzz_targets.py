@@ -290,7 +290,7 @@ def _cards(folder: Path) -> Iterator[Target]:
     def decode(data: bytes) -> None:
         (run / "card.json").write_bytes(data)
         with contextlib.redirect_stdout(io.StringIO()):
-            verify(argparse.Namespace(folder=run, thorough=False))
+            verify(argparse.Namespace(folder=run, thorough=False, pool=None))
 
     yield Target("card", make, decode, (DataError, IntegrityError, WireError))
 

@@ -49,11 +49,12 @@ HOSTILE: dict[str, Record] = {
     "a huge label": ("1", "2", "heart" * LETTERS, "2010-01-01", "1", "none"),
 }
 OTHERS: list[Record] = [(*record[:4], record[4] or "1", record[5]) for record in RECORDS * 3]
-METHODS = ("column-histograms", "dp-merf", "sps-table", "kip-table", "dp-cda", "dp-kip")
+METHODS = ("column-histograms", "dp-merf", "sps-table", "kip-table", "dp-cda", "dp-kip", "private-evolution")
 SETTINGS = {
     "dp-merf": {"features": 16},
     "dp-cda": {"order": 1, "class_size": 1, "mixtures_per_class": 2},
     "dp-kip": {"rate": 1.0, "support_per_class": 2},
+    "private-evolution": {"rounds": 1, "population": 5, "generator": "rows", "backbone": ""},
 }
 """Small ones; and everybody is in every sample."""
 

@@ -122,7 +122,10 @@ def test_verify_finds_another_further_dataset_than_the_card_s(
 @pytest.mark.parametrize(
     ("also", "complaint"),
     [
-        ('[[synthesis.also]]\nname = "x"\nmethod = "dosser"', "makes nothing of what sps releases.*sps, kip-moments"),
+        (
+            '[[synthesis.also]]\nname = "x"\nmethod = "dosser"',
+            "makes nothing of what sps releases.*sps, sps-published, kip-moments",
+        ),
         ('[[synthesis.also]]\nname = "x"\nmethod = "magic"', "'magic' makes nothing of what sps releases"),
         ('[[synthesis.also]]\nname = "../x"', "no name of a folder"),
         ('[[synthesis.also]]\nname = "x"\n[[synthesis.also]]\nname = "x"', "two further datasets have one name"),
