@@ -78,8 +78,8 @@ def gaussian_plan(request: ReleaseRequest, layouts: Sequence[Layout], first_shar
     """One Gaussian over the whole layout of each stage, with the least noise that meets the request's (ε, δ).
 
     Gaussians compose by adding 1/σ²: the first stage has `first_share` of that, the others share the rest; without it
-    all have the same share, and the same noise. This holds
-    for stages that were chosen after seeing the answers to earlier ones, as each has sensitivity 1 whatever it asks.
+    all have the same share, and the same noise. This holds for stages that were chosen after seeing the answers to
+    earlier ones, as each has sensitivity 1 whatever it asks.
     The sampler's distance to ideal noise, over all stages, comes off δ before σ is chosen.
     """
     layout, later = layouts[request.stage], len(layouts) - 1
