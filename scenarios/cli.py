@@ -24,6 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from dpdd.scenarios.examples import command as examples
     from dpdd.scenarios.papers import reproduce
     from dpdd.scenarios.simulator.engines import ENGINES, IN_PROCESS
+    from dpdd.server.commands.options import public_data_option
 
     commands = Commands("dpdd-sim", "Play many silos on one machine, and do privacy arithmetic.")
     run = commands.add(
@@ -62,6 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="for comparison, also train the evaluation's classifiers on the real rows of the simulated silos (tables)",
     )
     run.add_argument("--no-rehearsal", action="store_true", help="ask the silos without a dry round before")
+    public_data_option(run)
     run.add_argument("--quiet", action="store_true", help="no progress")
     run.add_argument("--json", action="store_true", help="print metrics.json instead of a summary")
     listing = commands.add("list", _list, "list the shipped scenarios")
@@ -106,9 +108,11 @@ def _run(options: argparse.Namespace) -> None:
     from dpdd.common.synthesis.runner import SynthesisRunner
     from dpdd.scenarios.simulator import simulate
     from dpdd.server.report.summary import summary
+    from dpdd.server.run.public_data import check_public_data
     from dpdd.server.run.scenario import load_scenario
 
     scenario = load_scenario(options.scenario, options.source)
+    check_public_data(scenario, allowed=not options.no_public_data)
     runner = SynthesisRunner(device=options.device, workers=options.workers)
     folder: Path = options.out or Path("runs") / scenario.name
     console = Console(quiet=options.quiet or options.json)

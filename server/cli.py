@@ -14,6 +14,7 @@ from typing import Any
 from dpdd.common.cli import Commands
 from dpdd.common.wire.exchange import JOIN_PORT, PORT
 from dpdd.server.commands import files, pool, publishing, runs, silos, status
+from dpdd.server.commands.options import public_data_option
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run.add_argument(
         "--out", type=Path, metavar="FOLDER", help="the run's folder (default: runs/NAME in the coordinator's)"
     )
+    public_data_option(run)
     _serving_options(run)
     resume = _own(
         commands,
@@ -77,6 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     submit.add_argument(
         "--out", type=Path, metavar="FOLDER", help="the run's folder (default: runs/NAME in the coordinator's)"
     )
+    public_data_option(submit)
     _asking_options(submit)
     request = _own(
         commands,
@@ -94,6 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="FOLDER",
         help="the run's folder (default: runs/NAME in the coordinator's)",
     )
+    public_data_option(request)
     request.add_argument("--stage", type=int, metavar="N", help="this stage, also when not all answered the one before")
     taking = _own(
         commands,

@@ -257,6 +257,10 @@ class Query(ABC, Generic[S]):
         """
         return ()
 
+    def public_models(self, settings: S) -> tuple[str, ...]:
+        """Pretrained models of other people's that make what is released or synthesised, beside backbones."""
+        return ()
+
     def working_memory(self, settings: S, run: RunDescription, stage: int) -> int:
         """Bytes that public networks and what they make of a batch take in a silo, beside rows and sums: a bound.
 

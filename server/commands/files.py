@@ -22,11 +22,13 @@ def request(options: argparse.Namespace) -> None:
     from dpdd.server.run.checks import check_before_asking
     from dpdd.server.run.folder import keep_scenario
     from dpdd.server.run.pipeline import Run
+    from dpdd.server.run.public_data import check_public_data
     from dpdd.server.run.scenario import load_scenario, shipped
 
     coordinator = open_coordinator(options)
     scenario = load_scenario(options.scenario)
     folder = options.folder or options.coordinator / "runs" / scenario.name
+    check_public_data(scenario, allowed=not options.no_public_data)
     check_before_asking(scenario)
     keep_scenario(scenario, shipped().get(options.scenario, Path(options.scenario)), folder)
     silos = [silo.name for silo in coordinator.registry.silos() if not silo.revoked]

@@ -14,3 +14,12 @@ def open_coordinator(options: argparse.Namespace) -> Coordinator:
     from dpdd.server.transport.coordinator import Coordinator
 
     return Coordinator(options.coordinator)
+
+
+def public_data_option(parser: argparse.ArgumentParser) -> None:
+    """``--no-public-data``, for every command that begins a run."""
+    parser.add_argument(
+        "--no-public-data",
+        action="store_true",
+        help="refuse a scenario that touches public data: trained backbones, public images, pretrained generators",
+    )

@@ -19,9 +19,11 @@ FILES = 1 << 14
 
 def run(options: argparse.Namespace) -> None:
     """Run a scenario in a folder of its own."""
+    from dpdd.server.run.public_data import check_public_data
     from dpdd.server.run.scenario import load_scenario, shipped
 
     scenario = load_scenario(options.scenario)
+    check_public_data(scenario, allowed=not options.no_public_data)
     path = shipped().get(options.scenario, Path(options.scenario))
     _serve(options, path, options.out or options.coordinator / "runs" / scenario.name)
 
@@ -75,6 +77,7 @@ def submit(options: argparse.Namespace) -> None:
     """Check a scenario, and put it into the queue."""
     from dpdd.server.run.checks import check_before_asking
     from dpdd.server.run.folder import keep_scenario
+    from dpdd.server.run.public_data import check_public_data
     from dpdd.server.run.scenario import load_scenario, shipped
     from dpdd.server.transport.running import deadline_of
     from dpdd.server.transport.standing import folder_for
@@ -83,6 +86,7 @@ def submit(options: argparse.Namespace) -> None:
     coordinator = open_coordinator(options)
     scenario = load_scenario(options.scenario)
     deadline_of(scenario, options.deadline_minutes)  # both refuse what would fail later
+    check_public_data(scenario, allowed=not options.no_public_data)
     check_before_asking(scenario)
     folder = folder_for(coordinator, scenario.name, options.out)
     runs = SubmittedRuns(coordinator.submitted_file)

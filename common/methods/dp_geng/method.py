@@ -102,6 +102,13 @@ class DPGENG(Method[MethodSettings, SynthesisSettings], family="dp_geng"):
         generator = Generator.of(settings)
         return generator.method.public_datasets(generator.settings)
 
+    def public_models(self, settings: MethodSettings) -> tuple[str, ...]:
+        """The generator's."""
+        from dpdd.common.methods.dp_geng.generators import Generator
+
+        generator = Generator.of(settings)
+        return generator.method.public_models(generator.settings)
+
     def working_memory(self, settings: MethodSettings, run: RunDescription, stage: int) -> int:
         """The generator's, the matching family's, or that of gradients record by record."""
         from dpdd.common.methods.dp_geng import planning

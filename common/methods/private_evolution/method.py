@@ -50,6 +50,10 @@ class PrivateEvolution(Method[EvolutionSettings, SelectionSettings], family="pri
         """The pool."""
         return (settings.pool,) if settings.pool else ()
 
+    def public_models(self, settings: EvolutionSettings) -> tuple[str, ...]:
+        """The diffusion model."""
+        return (settings.model,) if settings.model else ()
+
     def stages(self, settings: EvolutionSettings) -> int:
         """A vote each."""
         return settings.rounds
