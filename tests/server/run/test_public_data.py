@@ -59,7 +59,7 @@ TOUCHED: dict[str, tuple[Scenario, str]] = {
 def test_what_touches_public_data_is_refused_by_name(touched: str) -> None:
     study, words = TOUCHED[touched]
     assert [each for each in public_data(study) if each.startswith(words)]
-    with pytest.raises(ConfigError, match="^--no-public-data: this run would touch ") as refusal:
+    with pytest.raises(ConfigError, match=r"^--no-public-data: this run would touch ") as refusal:
         check_public_data(study, allowed=False)
     assert words in str(refusal.value)
     check_public_data(study, allowed=True)
@@ -91,7 +91,8 @@ def test_a_notice_beside_the_weights_names_the_data_and_terms_of_each() -> None:
 def test_the_command_says_it_before_it_makes_anything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     study = tmp_path / "study.toml"
     study.write_text(
-        'name = "study"\n[data]\ndataset = "fashion-slice"\n[method]\nname = "sps"\nsettings = { backbone = "gray28" }\n'
+        'name = "study"\ndata = { dataset = "fashion-slice" }\n'
+        '[method]\nname = "sps"\nsettings = { backbone = "gray28" }\n'
     )
     assert main(["run", str(study), "--no-public-data", "--out", str(tmp_path / "run")]) == ConfigError.exit_code
     said = capsys.readouterr().err
