@@ -115,6 +115,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     return high * _ULPS
 
 
+@lru_cache(maxsize=256)
 def largest_mu(epsilon: float, delta: float) -> float:
     """The largest μ whose Gaussian mechanism is (ε, δ)-DP, rounded down."""
     low, high = 0.0, 1.0

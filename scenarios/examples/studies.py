@@ -128,7 +128,7 @@ models = ["convnet", "teacher"]
 def write(name: str, folder: Path, *, share: float = 1.0) -> list[Path]:
     """Write the study into the new folder `folder`: `study.toml`, test data if it has some, and the silos' folders.
 
-    With a smaller `share`, silos have so many times fewer records. Returns the silos' folders.
+    With a smaller `share`, silos and test data have so many times fewer records. Returns the silos' folders.
     """
     if name not in STUDIES and name != hospitals.NAME:
         raise ConfigError(f"there is no example {name!r}; known are {', '.join(STUDIES)}, {hospitals.NAME}")
@@ -150,7 +150,7 @@ def write(name: str, folder: Path, *, share: float = 1.0) -> list[Path]:
         silos.append(home)
     test = ""
     if study.tested:
-        _folder(folder, _drawn(study, dict.fromkeys(study.classes, study.tested), random), "test")
+        _folder(folder, _drawn(study, dict.fromkeys(study.classes, round(share * study.tested)), random), "test")
         test = 'test = "test"\n'
     declared = f"classes = {json.dumps(list(study.classes))}\nshape = {list(study.shape)}\n{study.more_data}{test}"
     head = f'name = "{name}"\nsummary = "{study.summary}"\n\n[data]\n{declared}\n[privacy]\nepsilon = 1.0\n'

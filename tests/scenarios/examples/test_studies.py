@@ -46,7 +46,7 @@ QUICK = {"features": "48", "steps": "20", "images_per_class": "4", "augmentation
 
 def test_colour_images_of_many_sizes_in_four_classes(tmp_path: Path) -> None:
     smaller = {**QUICK, "images_per_class": "2", "batch_per_class": "4", "steps": "4"}
-    metrics = run("colour-folders", tmp_path, 0.5, **smaller)
+    metrics = run("colour-folders", tmp_path, 0.2, **smaller)
     product = LabelledSet.load(tmp_path / "colour-folders" / "run" / "dataset")
     assert product.images.shape == (8, 3, 64, 64) and product.classes == ("benign", "cracked", "folded", "torn")
     assert {row["silo"] for row in metrics["privacy"]} == set(SILOS)

@@ -25,7 +25,7 @@ from tests.client.transport.bench_upload import Server, measure
 from tests.server.transport.worlds import big_release, big_request, signed
 
 SILOS = 200
-WAVES = 5
+WAVES = 3
 SIZE = 1_000_000
 
 
@@ -113,4 +113,4 @@ def test_memory_does_not_grow_with_the_payload(tmp_path: Path) -> None:
     small, large = (measure(size, 1, tmp_path / str(size))[0] for size in (2, 60))
     for row in (small, large):
         assert row["exchange sender MB"] < 20.0 and row["exchange server MB"] < 40.0, row
-    assert large["exchange MB/s"] > 10.0, large
+    assert large["exchange CPU s"] < 10.0 * large["plain CPU s"], large  # both measured in this run
