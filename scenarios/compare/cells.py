@@ -1,7 +1,8 @@
 """Running cells: each is `dpdd-sim run` on the cell's file, in a process of its own with one thread.
 
 A cell that is finished says so in `KEY.done.json`, with the hash of what it ran; it is never run again. One that is not
-goes on where it was: its folder keeps the silos' releases. A cell that fails has its sentence, and stops no other.
+goes on where it was: its folder keeps the silos' releases. A cell that fails has its sentence, and stops no other;
+the next time it is tried again.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from dpdd.common.files.atomic import write_atomically
 from dpdd.scenarios.compare.grid import Cell
 
 CELLS = "cells"
+PROGRAM = (sys.executable, "-m", "dpdd.scenarios.cli")
+"""`dpdd-sim`, by the interpreter that runs this."""
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 
@@ -70,6 +73,15 @@ class Cells:
                 cell.write(self.folder / CELLS)
             if (done := self._done(cell)) is not None:
                 self.ended[cell.key] = done
+            elif self._failed(cell).exists():
+                self.ended[cell.key] = Ended(failure=self._failed(cell).read_text(encoding="utf-8"))
+
+    def forget_failures(self) -> None:
+        """What failed is to run again."""
+        for cell in self.cells:
+            if cell.key in self.ended and self.ended[cell.key].failure is not None:
+                del self.ended[cell.key]
+                self._failed(cell).unlink(missing_ok=True)
 
     def _done(self, cell: Cell) -> Ended | None:
         try:
@@ -82,6 +94,9 @@ class Cells:
 
     def _note(self, cell: Cell) -> Path:
         return self.folder / CELLS / f"{cell.key}.done.json"
+
+    def _failed(self, cell: Cell) -> Path:
+        return self.folder / CELLS / f"{cell.key}.failed.txt"
 
     def command(self, cell: Cell) -> list[str]:
         """What runs the cell. Noise comes from the seed, so that the cell can be repeated: it protects nobody."""
@@ -114,9 +129,12 @@ class Cells:
         _, *words = self.command(cell)
         log = self.folder / CELLS / f"{cell.key}.log"
         started = time.monotonic()
-        code, cpu = processes.run([sys.executable, "-m", "dpdd.scenarios.cli", *words], log)
+        code, cpu = processes.run([*PROGRAM, *words], log)
         if code != 0:
-            return Ended(time.monotonic() - started, cpu, last_words(log, code))
+            why = last_words(log, code)
+            if not processes.stopped:
+                write_atomically(self._failed(cell), why.encode())
+            return Ended(time.monotonic() - started, cpu, why)
         ended = Ended(round(time.monotonic() - started, 1), round(cpu, 1))
         facts = {
             "scenario_sha256": _sha256(cell.text),
@@ -133,13 +151,13 @@ class Processes:
     def __init__(self) -> None:
         self._running: set[subprocess.Popen[bytes]] = set()
         self._lock = threading.Lock()
-        self._stopped = False
+        self.stopped = False
 
     def run(self, command: Sequence[str], log: Path) -> tuple[int, float]:
         """Run a command with its output in a file; its exit code, and seconds of the processor."""
         with log.open("wb") as output:
             with self._lock:
-                if self._stopped:
+                if self.stopped:
                     return -1, 0.0
                 process = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=_environment()
@@ -155,7 +173,7 @@ class Processes:
     def stop(self) -> None:
         """End what runs, and start nothing more."""
         with self._lock:
-            self._stopped = True
+            self.stopped = True
             for process in self._running:
                 os.kill(process.pid, signal.SIGTERM)
 

@@ -12,6 +12,8 @@ from dpdd.server.report.html.markup import Html
 from dpdd.server.report.html.words import bytes_in_words, spread_in_words
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
+FAR_BELOW = 10.0
+"""Published figures further below all of ours, in points, would only stretch the chart: the table has them."""
 
 
 def accuracy_by_epsilon(results: Results, others: Sequence[Published]) -> Html:
@@ -21,9 +23,11 @@ def accuracy_by_epsilon(results: Results, others: Sequence[Published]) -> Html:
     named = sorted({*finite, *(each.epsilon for each in others)})
     axes = Axes("Test accuracy against ε", "ε of each silo", "test accuracy, %", named)
     series = _series(results, lambda row: row.cell.stated_epsilon)
+    lowest = min((point.y for line in series for point in line.points), default=0.0)
     references = [
         Reference(letter, each.epsilon, 100.0 * each.accuracy, each.words)
         for letter, each in zip(LETTERS, others, strict=False)
+        if 100.0 * each.accuracy >= lowest - FAR_BELOW
     ]
     return chart(axes, series, references)
 

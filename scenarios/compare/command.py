@@ -77,6 +77,7 @@ def _compare(options: argparse.Namespace) -> None:
     every, asked = Cells(options.out, cells), Cells(options.out, chosen)
     every.prepare()
     asked.ended = every.ended
+    asked.forget_failures()
     jobs = min(options.jobs or len(os.sched_getaffinity(0)), max(len(chosen), 1))
     console, typed = Console(quiet=options.quiet or options.json), _typed(options)
     progress = _Progress(console, chosen, every.ended, jobs)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from dpdd.common.cli import software
 from dpdd.scenarios.compare.cells import Cells
-from dpdd.scenarios.compare.charts import accuracy_by_bytes, accuracy_by_epsilon, shown_published
+from dpdd.scenarios.compare.charts import LETTERS, accuracy_by_bytes, accuracy_by_epsilon, shown_published
 from dpdd.scenarios.compare.published import Published
 from dpdd.scenarios.compare.results import Results, RowResult
-from dpdd.scenarios.compare.row_tables import audits, diagnostics, every_learner, seconds, spending
+from dpdd.scenarios.compare.row_tables import audits, diagnostics, every_learner, seconds, silos_in_words, spending
 from dpdd.server.report.html.layout import (
     Section,
     code,
@@ -128,14 +128,10 @@ def _failure(seed: int, why: str) -> Html:
 
 
 def _by_epsilon(results: Results, others: Sequence[Published]) -> list[Child]:
-    return [
-        accuracy_by_epsilon(results, others),
-        paragraph(
-            "Bars are deviations over seeds. ε is that of each silo. Letters are published figures, listed below."
-        )
-        if others
-        else paragraph("Bars are deviations over seeds. ε is that of each silo."),
-    ]
+    words = "Bars are deviations over seeds. ε is that of each silo."
+    if others:
+        words += " Letters, beside their ε, are published figures, listed below; those far under ours are only there."
+    return [accuracy_by_epsilon(results, others), paragraph(words)]
 
 
 def _by_bytes(results: Results) -> list[Child]:
@@ -154,7 +150,7 @@ def _looks(results: Results) -> list[Child]:
         is_table = "rows" in run.metrics["dataset"]
         what = "marginals of synthetic rows" if is_table else "synthetic images, a row for each class"
         epsilon = f"{cell.stated_epsilon:g}".replace("inf", "∞")
-        caption = f"{cell.line.name} ({cell.method}), ε = {epsilon}, {_silos(cell.stated_silos)}, seed 0"
+        caption = f"{cell.line.name} ({cell.method}), ε = {epsilon}, {silos_in_words(cell.stated_silos)}, seed 0"
         words = f"{what}: {caption}"
         pictures.append(picture(f"picture-{number}", path.read_bytes(), words, caption, pixels=not is_table))
     if not pictures:
@@ -162,14 +158,11 @@ def _looks(results: Results) -> list[Child]:
     return [paragraph("Of the first seed. Choose a picture to enlarge it."), gallery(pictures)]
 
 
-def _silos(count: int) -> str:
-    return f"{count} silo{'s' if count > 1 else ''}"
-
-
 def _published(others: Sequence[Published]) -> list[Child]:
     rows = [
         Row(
             [
+                letter,
                 each.method,
                 figure(each.epsilon, f"{each.epsilon:g}"),
                 Cell("–")
@@ -179,9 +172,9 @@ def _published(others: Sequence[Published]) -> list[Child]:
                 each.source,
             ]
         )
-        for each in others
+        for letter, each in zip(LETTERS, others, strict=False)
     ]
-    header = ["method", "claimed ε", "images per class", "accuracy, %", "source"]
+    header = ["letter", "method", "claimed ε", "images per class", "accuracy, %", "source"]
     words = (
         "As printed, for δ = 1e-5: networks, public data and accounting differ, and the ε is what each paper claims. "
         "To be read beside our rows, not subtracted from them. Part of a dataset stands beside figures for the whole."

@@ -59,23 +59,23 @@ def _all(dataset: str | None) -> Iterator[Published]:
                 if _is_figure(row[first + offset]) and "without privacy" not in row[0]:
                     yield Published(row[0], row[first + offset], 1.0, size, "Dosser's paper, table 1")
     if dataset in _GENG:
-        first = 2 + 3 * _GENG.index(dataset)
-        for row in geng_tables.TABLE_1:
-            for offset, size in enumerate(_SIZES_GENG):
-                if _is_figure(row[first + offset]) and row[0] != "∞" and row[1] in ("DP-GENG", "PE", "PrivImage"):
-                    yield Published(row[1], row[first + offset], float(row[0]), size, "DP-GENG's paper, table 1")
+        first = 3 * _GENG.index(dataset)
+        for claimed, method, *figures in geng_tables.TABLE_1:
+            for printed, size in zip(figures[first:], _SIZES_GENG, strict=False):
+                if _is_figure(printed) and claimed != "∞" and method in ("DP-GENG", "PE", "PrivImage"):
+                    yield Published(method, printed, float(claimed), size, "DP-GENG's paper, table 1")
     if dataset in ("mnist", "fashion-mnist"):
-        first = 1 if dataset == "mnist" else 3
-        for row in kip_tables.TABLE_3:
-            for offset, epsilon in enumerate((1.0, 10.0)):
-                if row[0].startswith("DP-KIP") and ", 10 per class" in row[0]:
-                    method = row[0].removesuffix(", 10 per class")
-                    yield Published(method, row[first + offset], epsilon, 10, "DP-KIP's paper, table 3")
+        first = 0 if dataset == "mnist" else 2
+        for title, *figures in kip_tables.TABLE_3:
+            for printed, epsilon in zip(figures[first:], (1.0, 10.0), strict=False):
+                if title.startswith("DP-KIP") and ", 10 per class" in title:
+                    method = title.removesuffix(", 10 per class")
+                    yield Published(method, printed, epsilon, 10, "DP-KIP's paper, table 3")
     if dataset == "cifar10":
-        for title, epsilon, figure in sps.PRINTED:
-            if title.startswith("CIFAR-10") and "alone" not in title:
+        for title, claimed, printed in sps.PRINTED:
+            if title.startswith("CIFAR-10,") and "alone" not in title:
                 method = title.removeprefix("CIFAR-10, ")
-                yield Published(method, figure, float(epsilon), None, "SPS+ as printed, public ImageNet-32")
+                yield Published(method, printed, float(claimed), None, "SPS+'s paper, public ImageNet-32")
 
 
 def _is_figure(text: str) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 from dpdd.common.privacy import events
 from dpdd.scenarios.compare.results import Results, RowResult
 from dpdd.server.evaluation.metrics import METRICS
+from dpdd.server.report.audit_figures import audit_cell, audit_figures
 from dpdd.server.report.card_text import guarantees
 from dpdd.server.report.html.layout import listed, paragraph
 from dpdd.server.report.html.markup import Child, Html
@@ -23,11 +24,16 @@ from dpdd.server.report.scores import learner_facts
 PHASES = ("releases", "synthesis", "evaluation")
 
 
+def silos_in_words(count: int) -> str:
+    """So many silos."""
+    return f"{count} silo{'s' if count > 1 else ''}"
+
+
 def name_of(row: RowResult) -> str:
     """A row in few words."""
     cell = row.cell
     epsilon = f"{cell.stated_epsilon:g}".replace("inf", "∞")
-    return f"{cell.line.name}, ε = {epsilon}, {cell.stated_silos} × {cell.stated_partition}"
+    return f"{cell.line.name}, ε = {epsilon}, {silos_in_words(cell.stated_silos)}, {cell.stated_partition}"
 
 
 def every_learner(results: Results) -> Html:
@@ -117,25 +123,9 @@ def audits(results: Results) -> list[Child]:
     for row in results.rows:
         for each in row.measured:
             audit = None if each.run is None else each.run.audit
-            for name, value in _figures(audit or {}):
-                rows.append(Row([name_of(row), figure(each.cell.seed, str(each.cell.seed)), name, value]))
+            for name, value in audit_figures(audit or {}):
+                rows.append(Row([name_of(row), figure(each.cell.seed, str(each.cell.seed)), name, audit_cell(value)]))
     return [table("From audit.json.", ["row", "seed", "figure", "value"], rows)] if rows else []
-
-
-def _figures(facts: Mapping[str, Any], path: str = "") -> list[tuple[str, Cell]]:
-    """Numbers, words and truth values at any depth of sections; lists are left to the file itself."""
-    found = []
-    for name, value in facts.items():
-        where = f"{path}{name.replace('_', ' ')}"
-        if isinstance(value, Mapping):
-            found += _figures(value, f"{where}: ")
-        elif isinstance(value, bool):
-            found.append((where, Cell("yes" if value else "no")))
-        elif isinstance(value, int | float):
-            found.append((where, figure(float(value), f"{value:.6g}")))
-        elif isinstance(value, str) and len(value) <= 200:
-            found.append((where, Cell(value)))
-    return found
 
 
 def seconds(results: Results) -> Html:

@@ -6,11 +6,13 @@ worth; how loud the noise was; what each silo spent; and the commands that make 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from dpdd.common.files.atomic import write_atomically
 from dpdd.common.privacy import events
+from dpdd.server.report.audit_figures import audit_cell, audit_figures
 from dpdd.server.report.card_text import guarantees, licence_text
 from dpdd.server.report.finished import COMMAND, FinishedRun, finished_run
 from dpdd.server.report.html.layout import (
@@ -66,6 +68,7 @@ def run_page(run: FinishedRun) -> str:
         *([Section("looks", "What it looks like", parts)] if (parts := _looks(run)) else []),
         Section("worth", "What it is worth", worth(run)),
         Section("noise", "Noise and clipping", diagnostics(run)),
+        *([Section("audit", "Audit", [_audit(run.audit)])] if run.audit is not None else []),
         Section("cost", "What it cost", _cost(run)),
         Section("again", "To make it again, and to check it", _again(run)),
     ]
@@ -214,6 +217,11 @@ def _looks(run: FinishedRun) -> list[Child]:
         )
     shown = picture_of(path, "dataset-picture", words, caption, pixels=not is_table)
     return [element("div", shown, class_="wide")]
+
+
+def _audit(audit: Mapping[str, Any]) -> Html:
+    rows = [Row([name, audit_cell(value)]) for name, value in audit_figures(audit)]
+    return table("From audit.json, beside this file.", ["figure", "value"], rows, sorts=False)
 
 
 def _cost(run: FinishedRun) -> list[Child]:

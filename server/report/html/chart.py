@@ -16,6 +16,7 @@ from dpdd.server.report.html.markup import Html, element
 
 WIDTH, HEIGHT = 520, 330
 _LEFT, _RIGHT, _TOP, _BOTTOM = 50, 18, 14, 46
+_RADIUS = 8.0
 COLOURS = 8
 _DASHES = (None, "7 4", "2 3", "9 3 2 3", "12 5", "4 2", "1 4", "9 3 2 3 2 3")
 _MARKS: tuple[Callable[[float, float, float], str], ...] = (
@@ -74,7 +75,7 @@ def chart(axes: Axes, series: Sequence[Series], references: Sequence[Reference] 
         return element("p", "There is nothing to draw yet.")
     scale = _Scale.over(axes, points, references)
     drawn = [*_frame(axes, scale), *[part for each in series for part in _drawn(each, scale)]]
-    drawn += [_reference(each, scale) for each in references]
+    drawn += [_reference(each, x, y) for each, x, y in _beside(references, scale)]
     svg = element(
         "svg",
         element("title", axes.title),
@@ -169,12 +170,24 @@ def _drawn(series: Series, scale: _Scale) -> list[Html]:
     return parts
 
 
-def _reference(each: Reference, scale: _Scale) -> Html:
-    x, y = scale.x(each.x), scale.y(each.y)
+def _beside(references: Sequence[Reference], scale: _Scale) -> list[tuple[Reference, float, float]]:
+    """Where references are drawn: right of their place, each a step further while another is in the way."""
+    placed: list[tuple[Reference, float, float]] = []
+    for each in references:
+        x, y = scale.x(each.x) + 2 * _RADIUS, scale.y(each.y)
+        while any(math.hypot(x - other, y - height) < 2 * _RADIUS + 2 for _, other, height in placed):
+            x += 2 * _RADIUS + 2
+        if x > WIDTH - _RIGHT:  # no room to the right: as far to the left
+            x = 2 * scale.x(each.x) - x
+        placed.append((each, x, y))
+    return placed
+
+
+def _reference(each: Reference, x: float, y: float) -> Html:
     return element(
         "g",
         element("title", each.words),
-        element("circle", cx=f"{x:.1f}", cy=f"{y:.1f}", r=8, class_="open mark s4"),
+        element("circle", cx=f"{x:.1f}", cy=f"{y:.1f}", r=_RADIUS, class_="open mark s4"),
         element("text", each.letter, x=f"{x:.1f}", y=f"{y + 4:.1f}", text_anchor="middle", font_size="11"),
     )
 

@@ -22,7 +22,7 @@ def picture(anchor: str, content: bytes, words: str, caption: Child, *, pixels: 
     if kind is None:
         raise ValueError("a picture in a page is PNG or JPEG")
     source = f"data:{kind};base64,{base64.b64encode(content).decode()}"
-    image = element("img", src=source, alt=words, loading="lazy", class_="pixels" if pixels else None)
+    image = element("img", src=source, alt=words, class_="pixels" if pixels else None)
     return element(
         "figure",
         element("a", image, href=f"#{anchor}", class_="enlarge", aria_label=f"Enlarge: {words}"),

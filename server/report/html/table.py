@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dpdd.server.report.html.markup import Child, Html, element
+from dpdd.server.report.html.markup import Child, Html, element, join
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def figure(value: float | None, shown: str) -> Cell:
 
 
 def table(caption: Child, header: Sequence[str], rows: Sequence[Row], *, sorts: bool = True) -> Html:
-    """The table, in a frame that scrolls by itself where it is wider than the page."""
+    """The table below its caption, in a frame that scrolls by itself where it is wider than the page."""
     numeric = [_is_numeric(rows, column) for column in range(len(header))]
     heads = [
         element("th", title, scope="col", class_="number" if right else None)
@@ -43,12 +43,13 @@ def table(caption: Child, header: Sequence[str], rows: Sequence[Row], *, sorts: 
     bodies = [_body(row, numeric, header) for row in rows]
     whole = element(
         "table",
-        element("caption", caption) if caption else None,
         element("thead", element("tr", heads)),
         bodies,
         class_="sortable" if sorts and len(rows) > 1 else None,
     )
-    return element("div", whole, class_="scroll", tabindex="0", role="region", aria_label="Table")
+    said = caption if isinstance(caption, str) and caption else "Table"
+    frame = element("div", whole, class_="scroll", tabindex="0", role="region", aria_label=str(said))
+    return join([element("p", caption, class_="caption") if caption else None, frame])
 
 
 def _is_numeric(rows: Sequence[Row], column: int) -> bool:
