@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import shlex
+import signal
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -87,9 +88,11 @@ def _compare(options: argparse.Namespace) -> None:
         progress(cell, ended)
         write(every, options.out, typed)
 
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the cells, too, and writes what there is
     try:
         asked.run(jobs, told)
     finally:
+        signal.signal(signal.SIGTERM, before)
         write(every, options.out, typed)
     results = results_of(every)
     if options.json:
