@@ -21,6 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from dpdd.scenarios.benchmarks import poisoning as benchmark_poisoning
     from dpdd.scenarios.benchmarks import silo as benchmark_silo
     from dpdd.scenarios.benchmarks import subspace_report, table_classifiers
+    from dpdd.scenarios.compare import command as compare
     from dpdd.scenarios.examples import command as examples
     from dpdd.scenarios.papers import reproduce
     from dpdd.scenarios.simulator.engines import ENGINES, IN_PROCESS
@@ -68,6 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run.add_argument("--json", action="store_true", help="print metrics.json instead of a summary")
     listing = commands.add("list", _list, "list the shipped scenarios")
     listing.add_argument("--json", action="store_true", help="as JSON")
+    compare.add_to(commands)
     examples.add_to(commands)
     account.add_to(commands)
     baselines.add_to(commands)
@@ -80,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     table_classifiers.add_to(commands)
     reproduce.add_to(commands)
     commands.add("pretrain", _pretrain, "train a public backbone from public data", add_options=_pretrain_options)
-    commands.names["scenario"] = _shipped
+    commands.names["scenario"] = commands.names["scenarios"] = _shipped
     return commands.main(arguments)
 
 

@@ -22,8 +22,10 @@ from dpdd.common.errors import ConfigError
 from dpdd.common.progress import Console
 from dpdd.common.synthesis.runner import SynthesisRunner
 from dpdd.server.evaluation import continual
+from dpdd.server.report.run_page import write_report
 from dpdd.server.run.describing import run_class
 from dpdd.server.run.dry_round import RehearsalDeadline
+from dpdd.server.run.folder import again
 from dpdd.server.run.roster import Roster
 from dpdd.server.run.scenario import load_scenario
 
@@ -51,6 +53,7 @@ def make_app(console: Console | None = None) -> ServerApp:
             continual.learn(run, grid)
         else:
             run.execute(grid)
+        write_report(folder, again(folder))
 
     return app
 

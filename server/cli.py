@@ -113,6 +113,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     shown = _own(commands, "status", status.status, "show the silos, what was asked, what came, and who is awaited")
     shown.add_argument("folder", type=Path, nargs="?", help="a run's folder (default: all in the coordinator's)")
     shown.add_argument("--json", action="store_true", help="as JSON")
+    report = commands.add(
+        "report",
+        publishing.report,
+        "write a finished run's report.html anew: what left each silo, what that means, what the dataset is worth",
+        "One file for people, which fetches nothing. A run writes it by itself.",
+    )
+    report.add_argument("folder", type=Path, help="the run's folder, a simulation's too")
     export = commands.add(
         "export",
         publishing.export,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from dpdd.common.synthesis.runner import SynthesisRunner
 from dpdd.scenarios.simulator import real_records
 from dpdd.scenarios.simulator.engines import ENGINES, IN_PROCESS
 from dpdd.scenarios.simulator.simulation import Simulation
+from dpdd.server.report.run_page import write_report
 from dpdd.server.run.scenario import Scenario
 
 
@@ -49,7 +51,18 @@ def run(
         console.finish()
     if real or (scenario.continual and scenario.continual.joint):
         (folder / "metrics.json").write_text(json.dumps(metrics, indent=2, ensure_ascii=False) + "\n")
+    write_report(folder, _command(simulation, engine, real=real))
     return metrics
+
+
+def _command(simulation: Simulation, engine: str, *, real: bool) -> str:
+    """The command line that makes this run again."""
+    words = ["dpdd-sim", "run", simulation.source, "--out", str(simulation.folder)]
+    words += [] if simulation.dataset is None else ["--source", str(simulation.dataset)]
+    words += [] if simulation.noise_seed is None else ["--noise-seed", str(simulation.noise_seed)]
+    words += [] if engine == IN_PROCESS else ["--engine", engine]
+    words += ["--real"] if real else []
+    return shlex.join(words)
 
 
 def _joint(simulation: Simulation) -> dict[str, Any]:

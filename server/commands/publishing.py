@@ -1,4 +1,4 @@
-"""`export` and `verify`: what may be published, and whether it is what its card says."""
+"""`report`, `export` and `verify`: what people read, what may be published, and whether it is what its card says."""
 
 from __future__ import annotations
 
@@ -9,6 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from dpdd.common.cli import facts, table
+
+
+def report(options: argparse.Namespace) -> None:
+    """Write the report of a run that is finished already."""
+    from dpdd.server.report.run_page import write_report
+
+    print(f"wrote {write_report(options.folder)}")
 
 
 def export(options: argparse.Namespace) -> None:

@@ -21,6 +21,7 @@ from dpdd.server.report.joining import implausible_lines, influence_table, lost_
 from dpdd.server.report.pool import pool_line
 from dpdd.server.report.product import in_words
 from dpdd.server.report.rounds import rounds_text
+from dpdd.server.report.run_page import REPORT
 from dpdd.server.report.scores import tables
 
 
@@ -57,6 +58,7 @@ def summary(metrics: Mapping[str, Any], folder: Path) -> str:
     lines += [
         f"{in_words(metrics['dataset'])}: {folder / 'dataset'}{look}",
         f"what it promises, and how to check it: {folder / 'CARD.md'}",
+        *([f"the same for people, with pictures: {folder / REPORT}"] if (folder / REPORT).exists() else []),
         "to load it in Python:",
         f"  {loading_line(metrics['dataset'], folder / 'dataset')}",
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from dpdd.common.errors import ConfigError
@@ -34,3 +35,11 @@ def keep_scenario(scenario: Scenario, path: Path, folder: Path) -> None:
     keep_origin(path, kept, needed=named)
     if not kept.exists() or kept.read_bytes() != text:
         write_atomically(kept, text)
+
+
+def again(folder: Path) -> str | None:
+    """The coordinator's command that makes a run's dataset again from the releases in its folder, asking nobody.
+
+    None where the folder keeps no scenario: then another command made it.
+    """
+    return f"dpdd-server resume {shlex.quote(str(folder))} --offline" if (folder / SCENARIO).exists() else None

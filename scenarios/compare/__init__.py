@@ -1,0 +1,1 @@
+"""`dpdd-sim compare`: scenarios × ε × silos × partitions × seeds, run cell by cell, to one page."""
