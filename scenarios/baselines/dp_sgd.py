@@ -118,8 +118,9 @@ def federated(
             private.close()
             arrived.append([weight.detach() for weight in local.trained()])
         with torch.no_grad():
+            shares_of_all = torch.from_numpy(sizes / sizes.sum()).float()
             for at, weight in enumerate(whole.trained()):
-                weight.copy_(sum(float(size) * own[at] for size, own in zip(sizes / sizes.sum(), arrived, strict=True)))
+                weight.copy_(torch.tensordot(shares_of_all, torch.stack([own[at] for own in arrived]), dims=1))
     return whole.eval()
 
 

@@ -98,7 +98,9 @@ def _gaussian(rows: Floats) -> tuple[Floats, Floats]:
     """The mean, and a matrix R with R'R = the covariance."""
     mean = rows.mean(axis=0)
     root = (rows - mean) / math.sqrt(len(rows))
-    return mean, np.linalg.qr(root, mode="r") if len(rows) > rows.shape[1] else root
+    if len(rows) > rows.shape[1]:
+        root = np.asarray(np.linalg.qr(root, mode="r"))
+    return mean, root
 
 
 def _squared_distances(first: Floats, second: Floats) -> Floats:
