@@ -45,7 +45,7 @@ class DPSGDSettings(Settings):
     """
 
     rounds: Annotated[int, Field(ge=1)] = 1
-    local_steps: Annotated[int, Field(ge=1)] = 300
+    local_steps: Annotated[int, Field(ge=1)] = 200
     rate: Annotated[float, Field(gt=0.0, le=1.0)] = 0.02
     width: Annotated[int, Field(ge=4)] = 16
     depth: Annotated[int, Field(ge=1)] = 3

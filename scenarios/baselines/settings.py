@@ -25,6 +25,6 @@ class BaselineSettings(Settings):
     dp_fedavg: DPSGDSettings = DPSGDSettings(rounds=20, local_steps=10, rate=0.05)
     head: FederatedLogisticSettings = FederatedLogisticSettings()
     per_class: Annotated[int, Field(ge=1)] = 500
-    feddm: SharedSetsSettings = SharedSetsSettings(signal="features")
+    feddm: SharedSetsSettings = SharedSetsSettings(signal="features", image_steps=20)
     fedlap: SharedSetsSettings = SharedSetsSettings(signal="gradients")
     judge: JudgeSettings = JudgeSettings()

@@ -72,16 +72,16 @@ class SharedSetsSettings(Settings):
     """
 
     signal: Literal["features", "gradients"] = "gradients"
-    rounds: Annotated[int, Field(ge=1)] = 5
-    points: Annotated[int, Field(ge=1)] = 4
-    image_steps: Annotated[int, Field(ge=1)] = 20
+    rounds: Annotated[int, Field(ge=1)] = 3
+    points: Annotated[int, Field(ge=1)] = 3
+    image_steps: Annotated[int, Field(ge=1)] = 10
     path_steps: Annotated[int, Field(ge=0)] = 5
-    train_steps: Annotated[int, Field(ge=1)] = 100
+    train_steps: Annotated[int, Field(ge=1)] = 60
     images_per_class: Annotated[int, Field(ge=1)] = 50
     rate: Annotated[float, Field(gt=0.0, le=1.0)] = 0.1
     width: Annotated[int, Field(ge=4)] = 16
     depth: Annotated[int, Field(ge=1)] = 3
-    radius: Annotated[float, Field(ge=0.0)] = 0.1
+    radius: Annotated[float, Field(ge=0.0)] = 0.3
     learning_rate: Annotated[float, Field(gt=0.0)] = 0.1
     network_rate: Annotated[float, Field(gt=0.0)] = 3e-3
     flips: bool = True
