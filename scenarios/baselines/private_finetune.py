@@ -26,7 +26,7 @@ import math
 import time
 import warnings
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Protocol
 
 import numpy as np
 import torch
@@ -168,13 +168,36 @@ class Tunable(nn.Module):
         return [parameter for parameter in self.parameters() if parameter.requires_grad]
 
 
+class Trainable(Protocol):
+    """A network of images in [0, 1], and what of it is trained."""
+
+    def trained(self) -> list[nn.Parameter]:
+        """All that is trained."""
+
+
+class GradientSettings(Protocol):
+    """How a record's gradient is taken and clipped, and how many are at a time."""
+
+    @property
+    def clip(self) -> float: ...  # noqa: D102
+    @property
+    def augmentations(self) -> int: ...  # noqa: D102
+    @property
+    def shift(self) -> int: ...  # noqa: D102
+    @property
+    def flip(self) -> bool: ...  # noqa: D102
+    @property
+    def at_once(self) -> int: ...  # noqa: D102
+
+
 class PrivateSteps:
     """A network with per-example gradients. Records are arguments of `gradient`, and are not kept."""
 
-    def __init__(self, network: Tunable, settings: FineTuneSettings) -> None:
+    def __init__(self, network: Trainable, settings: GradientSettings) -> None:
         from opacus.grad_sample import GradSampleModule, register_grad_sampler
 
         register_grad_sampler(Affine)(_of_each)
+        assert isinstance(network, nn.Module)
         self.network, self.settings = network, settings
         self._sampled = GradSampleModule(network, loss_reduction="sum")
 

@@ -29,6 +29,7 @@ from dpdd.server.evaluation.learners import LEARNERS
 from dpdd.server.evaluation.metrics import metric
 from dpdd.server.evaluation.over_learners import over_learners
 from dpdd.server.evaluation.settings import EvaluationSection
+from dpdd.server.evaluation.shown_order import shown_order
 
 if TYPE_CHECKING:
     from dpdd.common.models.backbone import Backbone
@@ -170,17 +171,23 @@ def described(
 ) -> dict[str, Any]:
     """Scores by learner and metric as `metrics.json` shows them: `accuracy`, and the others, if any, as `metrics`.
 
-    `accuracy` also says what each learnt from, and which backbone it started from.
+    `accuracy` also says what each learnt from, and which backbone it started from. Learners are in `shown_order`.
     """
     accuracy: dict[str, dict[str, Any]] = {}
     others: dict[str, dict[str, Any]] = {}
-    for name, by_metric in scores.items():
-        for metric_name, score in by_metric.items():
+    labels = {
+        name: LEARNERS[name].learnt_from(product, settings)
+        if name in LEARNERS and isinstance(product, LabelledSet)
+        else None
+        for name in scores
+    }
+    for name in shown_order(labels):
+        for metric_name, score in scores[name].items():
             shown = accuracy if metric_name == ACCURACY else others.setdefault(metric_name, {})
             shown[name] = score.as_json()
         learner = LEARNERS.get(name)
         if learner is not None and isinstance(product, LabelledSet):
-            accuracy[name]["labels"] = learner.learnt_from(product, settings)
+            accuracy[name]["labels"] = labels[name]
             if public is not None and learner.needs_backbone:
                 accuracy[name]["backbone"] = public.card.name
     return {"accuracy": accuracy, "metrics": others} if others else {"accuracy": accuracy}

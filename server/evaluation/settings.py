@@ -98,8 +98,9 @@ class EvaluationSection(LearnerSettings):
     together, from the public `backbone` (left out: the method's own); `krr` and `krr-features`, kernel ridge regression
     on that backbone, `krr-ntk`, on pixels, and `krr-perceptual` and `krr-entk`, on random networks. Of tables: twelve
     classifiers (left out, all of them). `metrics`: left out, `balanced-accuracy` and `macro-roc-auc` beside `accuracy`,
-    which is always measured; of tables, all that there are. `runs = 0` trains nobody. `at_silos` asks the silos for an
-    evaluation on records that nobody else may see.
+    which is always measured; of tables, all that there are. `fidelity` names a public backbone in whose features images
+    are compared with test images (left out: they are not; tables always are). `runs = 0` trains nobody. `at_silos` asks
+    the silos for an evaluation on records that nobody else may see.
     """
 
     renamed: ClassVar[Mapping[str, str]] = {**LearnerSettings.renamed, "downstream": "learners"}
@@ -107,6 +108,7 @@ class EvaluationSection(LearnerSettings):
     learners: tuple[str, ...] | None = None
     metrics: tuple[str, ...] | None = None
     backbone: str | None = None
+    fidelity: str | None = None
     at_silos: AtSilosSection | None = None
 
     @field_validator("learners")

@@ -22,6 +22,7 @@ from dpdd.common.wire.release import Release
 from dpdd.common.wire.request import decode_request
 from dpdd.server.report.card_text import markdown
 from dpdd.server.report.comparison import MARGINALS
+from dpdd.server.report.image_comparison import KEY as IMAGE_FIDELITY
 from dpdd.server.report.scores import learner_facts, together_facts
 from dpdd.server.run.roster import Roster
 from dpdd.server.run.scenario import Scenario
@@ -140,6 +141,7 @@ def write_card(
         **({"warnings": warnings} if (warnings := store.warnings([row["silo"] for row in rows])) else {}),
         **_evaluation(scenario, scores),
         **({"fidelity": scores["fidelity"]} if "fidelity" in scores else {}),
+        **({IMAGE_FIDELITY: scores[IMAGE_FIDELITY]} if IMAGE_FIDELITY in scores else {}),
         **({"marginals": f"dataset/{MARGINALS}"} if (folder / "dataset" / MARGINALS).exists() else {}),
         **({"at_silos": scores["at_silos"]} if judged else {}),
         **({"pool": scores["pool"]} if "pool" in scores else {}),

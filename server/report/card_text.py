@@ -11,6 +11,7 @@ from dpdd.common.privacy import events
 from dpdd.common.synthesis.product_files import TEACHER
 from dpdd.server.report.also import also_text
 from dpdd.server.report.comparison import comparison_text
+from dpdd.server.report.image_comparison import image_comparison_text
 from dpdd.server.report.joining import joining_text
 from dpdd.server.report.pool import pool_text
 from dpdd.server.report.product import in_words
@@ -36,6 +37,7 @@ def markdown(card: Mapping[str, Any]) -> str:
         *([f"## Also made from these releases\n\n{text}"] if (text := also_text(card)) else []),
         *([f"## The public pool\n\n{text}"] if (text := pool_text(card)) else []),
         *([f"## Beside public test rows\n\n{text}"] if (text := comparison_text(card)) else []),
+        *([f"## Beside public test images\n\n{text}"] if (text := image_comparison_text(card)) else []),
         f"## Licence\n\n{licence_text(card)}",
         f"## Verifying\n\n- `dataset/{card['file']}` has SHA-256 `{card['dataset_sha256']}`.\n{teacher}"
         "- Every release named above lies in `store/` under its SHA-256, signed (Ed25519) with the key in\n"

@@ -17,6 +17,8 @@ from dpdd.server.report.also import also_lines
 from dpdd.server.report.card_text import budget_cells
 from dpdd.server.report.comparison import MARGINALS, distances_table
 from dpdd.server.report.cross_table import cross_table
+from dpdd.server.report.image_comparison import KEY as IMAGE_FIDELITY
+from dpdd.server.report.image_comparison import image_distances_table
 from dpdd.server.report.joining import implausible_lines, influence_table, lost_in_words
 from dpdd.server.report.pool import pool_line
 from dpdd.server.report.product import in_words
@@ -39,6 +41,8 @@ def summary(metrics: Mapping[str, Any], folder: Path) -> str:
     lines += [line for scores in tables(metrics) for line in (scores, "")]
     if "fidelity" in metrics:
         lines += [distances_table(metrics["fidelity"]), ""]
+    if IMAGE_FIDELITY in metrics:
+        lines += [image_distances_table(metrics[IMAGE_FIDELITY]), ""]
     lines += also_lines(metrics, folder)
     lines += [pool_line(metrics["pool"]), ""] if "pool" in metrics else []
     if across := cross_table(metrics):

@@ -17,7 +17,7 @@ from dpdd.common.models.choice import AUTO
 from dpdd.common.wire.request import Kind, decode_request
 from dpdd.server.evaluation.learners import LEARNERS
 from dpdd.server.evaluation.table_learners import check_installed
-from dpdd.server.run.public_backbone import public_backbone
+from dpdd.server.run.public_backbone import fidelity_backbone, public_backbone
 from dpdd.server.run.public_pool import check_public_pool
 from dpdd.server.run.requests import make_request, resolved_settings
 from dpdd.server.run.scenario import Scenario
@@ -45,6 +45,7 @@ def check_before_asking(scenario: Scenario) -> None:
         check_installed(LEARNERS[name] for name in scenario.evaluation.learners_of(DataKind.TABLE))
         _check_classes(test_rows)
     public_backbone(scenario)
+    fidelity_backbone(scenario)
     check_public_pool(scenario)
 
 

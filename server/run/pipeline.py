@@ -43,6 +43,7 @@ from dpdd.server.evaluation.scoring import TestData, Trained, evaluate, train_le
 from dpdd.server.report.also import Also, save_also
 from dpdd.server.report.card import evaluation_rows, privacy_rows, write_card
 from dpdd.server.report.comparison import compare_table
+from dpdd.server.report.image_comparison import compare_images
 from dpdd.server.report.pool import pool_facts
 from dpdd.server.report.rounds import rounds_facts
 from dpdd.server.run.asking import Asking
@@ -300,6 +301,7 @@ class Run:
         digest = product.save(self.folder / "dataset")
         further = save_also(self.folder, also)
         more |= compare_table(product, self.scenario, self.folder / "dataset")
+        more |= compare_images(product, self.scenario)
         more |= pool_facts(self.scenario.synthesis.pool, product, self.folder / "dataset")
         releases = [release for stage in stages for release in stage.releases]
         evaluation: Sequence[Release] = ()

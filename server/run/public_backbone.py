@@ -46,6 +46,22 @@ def public_backbone(scenario: Scenario) -> Backbone | None:
     return backbone
 
 
+def fidelity_backbone(scenario: Scenario) -> Backbone | None:
+    """In whose features synthetic images are compared with test images; None where the scenario does not ask for it."""
+    name = scenario.evaluation.fidelity
+    if name is None or not scenario.evaluation.runs:
+        return None
+    if scenario.data.is_table:
+        raise ConfigError("evaluation.fidelity is for images; tables are compared by their columns, without a backbone")
+    if name == AUTO:
+        name = backbone_for(scenario.schema.shape)
+    backbone_sha256([name], scenario.data.dataset)  # refuses one that saw the run's own data
+    backbone, shape = backbones.load(name), scenario.schema.shape
+    check_channels("test", shape[0], backbone.network)
+    backbone.check_images(shape)
+    return backbone
+
+
 def _own_backbone(scenario: Scenario) -> str | None:
     settings, _ = resolved_settings(scenario)
     return next(iter(method(scenario.method.name).backbones(settings)), None)

@@ -7,7 +7,8 @@ import json
 import pytest
 
 from dpdd.common.cli import Commands
-from dpdd.scenarios.baselines import command
+from dpdd.scenarios.baselines import command, tables
+from dpdd.server.evaluation.settings import EvaluationSection
 
 
 def run(*arguments: str) -> int:
@@ -38,6 +39,50 @@ def test_the_command_prints_what_each_row_costs(small_world: str, capsys: pytest
     assert err == "" and "30 records" in out
 
 
+def test_rows_of_silos_say_whose_guarantee_it_is_and_how_to_repeat_them(
+    small_world: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shared = ["--backbone", small_world, "--epsilon", "0.5", "--silos", "3", "--quiet", "--judge-width", "4"]
+    assert run(*shared, "--methods", "fedpft", "real-subset", "--images-per-class", "2", "--no-flips") == 0
+    out, err = capsys.readouterr()
+    assert "in 3 silos (iid)" in out and "each one's" in out and err == ""
+    (open_row,) = (line for line in out.splitlines() if line.startswith("some real records, ConvNet  "))
+    assert "∞" in open_row and "not private" in open_row
+    (again,) = (line for line in out.splitlines() if line.startswith("one-shot class Gaussians (FedPFT): "))
+    assert run(*again.split("dpdd-sim baselines ")[1].split(), "--quiet", "--json") == 0
+    repeated = json.loads(capsys.readouterr().out)
+    assert repeated["silos"] == 3 and repeated["partition"] == "iid"
+    (row,) = repeated["rows"]
+    assert row["method"] == "fedpft" and f"{100 * row['accuracy']['mean']:.2f}" in out
+    assert row["command"] == again.split(": ", 1)[1] and "add or remove one" in row["neighbours"]
+
+
+@pytest.mark.parametrize(
+    "arguments, complaint",
+    [
+        (["--silos", "601"], "would have no record"),
+        (["--silos", "2", "--partition", "dirichlet"], "alpha"),
+        (["--dataset", "made-patients", "--methods", "dp-sgd"], "dp-sgd is for images"),
+    ],
+)
+def test_what_does_not_fit_together_gets_one_sentence(
+    small_world: str, arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("--backbone", small_world, "--quiet", *arguments) == 3
+    out, err = capsys.readouterr()
+    assert out == "" and complaint in err and "Traceback" not in err
+
+
+def test_a_table_has_rows_of_its_own(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    few = EvaluationSection(learners=("logistic-regression", "gaussian-nb"))
+    usual = tables.run
+    monkeypatch.setattr(tables, "run", lambda *arguments: usual(*arguments, settings=few))
+    shared = ["--dataset", "made-patients", "--records", "300", "--silos", "2", "--quiet"]
+    assert run(*shared, "--methods", "alone") == 0
+    out, _ = capsys.readouterr()
+    assert "made-patients, 300 records in 2 silos (iid)" in out and "worst" in out
+
+
 @pytest.mark.parametrize(
     "arguments, complaint",
     [
@@ -49,6 +94,7 @@ def test_the_command_prints_what_each_row_costs(small_world: str, capsys: pytest
         (["--methods", "magic"], "invalid choice"),
         (["--records", "some"], "whole number"),
         (["--backbone", "no-such"], "no backbone"),
+        (["--judge-width", "0"], "from 1 to"),
     ],
 )
 def test_bad_values_get_one_sentence(arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
