@@ -58,6 +58,7 @@ def cells_of(paper: Paper, arguments: list[str]) -> list[Cell]:
         ("cda", [], 20),
         ("cda", ["--mode", "both", "--silos", "5", "--orders", "16", "--epsilon", "1", "--label-noise", "0.5"], 6),
         ("geng", [], 7),
+        ("geng", ["--rows", "full", "--judges", "convnet-dd", "resnet18-dd", "--resnet", "width=16", "runs=1"], 1),
         ("geng", ["--epsilon", "1", "10", "--images-per-class", "10", "50", "--rows", "coupled", "shares-equal"], 8),
     ],
 )
@@ -203,3 +204,19 @@ def test_dp_gengs_figures_are_for_its_own_data_alone(monkeypatch: pytest.MonkeyP
     options = options_of(paper_geng, ["--rows", "full", "--epsilon", "10", "--images-per-class", "50"])
     outcomes = {cell.key: [Outcome({"convnet-dd": 0.987}, 10.0, 0, 0.0)] for cell in paper_geng.cells(options)}
     assert "\n".join(paper_geng.report(options, outcomes)).count("98.7") == 1
+
+
+def test_dp_gengs_table_6_has_the_same_set_by_every_judge(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paper_geng, "figures", lambda: FIGURES)
+    judges = ["convnet-dd", "resnet18-dd", "densenet121-dd"]
+    arguments = ["--rows", "full", "--epsilon", "10", "--judges", *judges, "--resnet", "width=16", "runs=1"]
+    accuracy = dict(zip(judges, (0.987, 0.876, 0.765), strict=True))
+    for dataset, times in (("fashion-slice", 1), ("cifar10", 2)):
+        options = options_of(paper_geng, ["--dataset", dataset, *arguments])
+        [cell] = paper_geng.cells(options)
+        assert "[evaluation.resnet18_dd]\nwidth = 16\nruns = 1" in cell.scenario
+        printed = "\n".join(paper_geng.report(options, {cell.key: [Outcome(accuracy, 10.0, 0, 0.0)]}))
+        assert "ResNet-18: width=16, runs=1; DenseNet-121: its defaults" in printed
+        assert printed.count("87.6") == printed.count("76.5") == times
+        row = next(line for line in printed.splitlines() if line.startswith("DP-GENG") and "59.0 ± 0.3  52.8" in line)
+        assert row.split()[-3:] == (["98.7", "87.6", "76.5"] if dataset == "cifar10" else ["–"] * 3)
