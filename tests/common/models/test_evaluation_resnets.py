@@ -47,6 +47,8 @@ def test_by_instance_norm_an_image_is_judged_by_itself_and_by_batch_norm_with_it
     for build in (evaluation_resnet, evaluation_densenet):
         torch.manual_seed(0)
         alone = build((3, 32, 32), 3, 4, "instance").train()
+        norms = [each for each in alone.modules() if isinstance(each, nn.GroupNorm)]
+        assert norms and all(each.num_groups == each.num_channels for each in norms), "each channel by itself"
         torch.testing.assert_close(alone(batch)[:3], alone(batch[:3]), atol=1e-4, rtol=1e-4)
         together = build((3, 32, 32), 3, 4, "batch").train()
         assert not torch.allclose(together(batch)[:3], together(batch[:3]), atol=1e-2)
