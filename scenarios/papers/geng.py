@@ -6,7 +6,6 @@ Every row spends the whole budget on the parts that it has: one without an exper
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -16,19 +15,20 @@ from dpdd.common.methods.dp_geng.settings import PUBLISHED_SHARES
 from dpdd.common.privacy.accounting import guarantee
 from dpdd.common.privacy.events import Gaussian, PoissonGaussian, compose
 from dpdd.scenarios.papers.base import (
+    DELTA,
     Cell,
     Outcome,
     Outcomes,
     add_judge,
     kilobytes_per_silo,
     pairs,
+    scenario,
     spread,
     stated_epsilon,
     toml_table,
 )
 from dpdd.scenarios.papers.geng_tables import TABLE_1, TABLE_2, TABLE_3A, TABLE_3B, TABLE_4, TABLE_6
 
-DELTA = 1e-5
 RATE, ITERATIONS, EXPERT_STEPS = 128 / 50_000, 2_000, 7_812
 """The paper's batch over all of CIFAR-10, its iterations of matching, and 20 epochs of its expert."""
 
@@ -245,31 +245,11 @@ def _accuracy(outcomes: Sequence[Outcome], judge: str = LEARNER) -> str:
 
 def _scenario(row: Row, epsilon: float, images: int, options: argparse.Namespace) -> str:
     shares = [share * part for share, part in zip(options.shares, row.parts, strict=True)]
-    method = {"shares": shares, **pairs(options.set), **row.settings}
+    settings = {"shares": shares, **pairs(options.set), **row.settings}
     synthesis = {**pairs(options.synthesis), **row.synthesis}
-    return f"""\
-name = "reproduce-geng-{row.like or row.key}"
-seed = {{seed}}
-[data]
-dataset = "{options.dataset}"
-silos = {options.silos}
-[privacy]
-epsilon = {epsilon!r}
-delta = {DELTA}
-[method]
-name = "dp-geng"
-[method.settings]
-{toml_table(method)}
-[synthesis]
-images_per_class = {images}
-[synthesis.settings]
-{toml_table(synthesis)}
-[evaluation]
-learners = {json.dumps(options.judges)}
-{"flips = false" if options.dataset == "mnist" else ""}
-[evaluation.convnet_dd]
-{toml_table(pairs(options.judge))}
-{_deeper_judges(options)}"""
+    name = f"reproduce-geng-{row.like or row.key}"
+    text = scenario(name, options, epsilon, "dp-geng", settings, images, synthesis, {"learners": options.judges})
+    return text + _deeper_judges(options)
 
 
 def _deeper_judges(options: argparse.Namespace) -> str:
