@@ -15,8 +15,10 @@ from dataclasses import dataclass, field
 
 from dpdd.common.cli import table
 from dpdd.common.methods.generators import GENERATORS
+from dpdd.common.methods.matching.planning import stage_events
+from dpdd.common.methods.registry import method
 from dpdd.common.privacy.accounting import calibrate, guarantee
-from dpdd.common.privacy.events import Gaussian, compose
+from dpdd.common.privacy.events import Event, Gaussian, compose
 from dpdd.scenarios.papers.base import (
     DELTA,
     Cell,
@@ -51,8 +53,8 @@ SPLITS = (0.1, 0.2, 0.3, 0.4, 0.5)
 
 SCALE = {"draws": 40, "networks": 5, "width": 16, "dimensions": 40, "auxiliary_images": 200}
 STEPS = {"steps": 100}
-JUDGE = ("runs=1", "width=16", "steps=150")
-FITTED = {"steps": 200}
+JUDGE = ("runs=1", "width=16", "steps=150", "batch=100")
+FITTED = {"steps": 200, "batch": 100}
 """Small enough for a minute a row, DP-MERF's steps of training too; `--set`, `--synthesis` and `--judge` say otherwise
 of what is not the generator's.
 """
@@ -119,6 +121,17 @@ def exact_epsilon(part: float, epsilon: float) -> float:
     return guarantee(compose(*events), DELTA).epsilon
 
 
+def alone(settings: Mapping[str, object], epsilon: float) -> tuple[float, float]:
+    """What a generator's releases and the draws would cost by themselves, where both together cost `epsilon`."""
+    asked = method("dosser").settings(settings)
+
+    def whole(sigma: float) -> Event:
+        return compose(*stage_events(asked, sigma))
+
+    *generator, draws = stage_events(asked, calibrate(whole, epsilon, DELTA))
+    return guarantee(compose(*generator), DELTA).epsilon, guarantee(draws, DELTA).epsilon
+
+
 def rows_of(options: argparse.Namespace) -> list[Row]:
     """The rows of the tables that were asked for."""
     wanted = {key for number in options.tables for key in OF_TABLE.get(number, ())}
@@ -144,6 +157,9 @@ def report(options: argparse.Namespace, outcomes: Outcomes) -> Iterator[str]:
     yield f"Auxiliary images of a generator, {options.dataset}, by convnet-dd ({', '.join(_judge(options))}); Dosser's"
     yield f"images are cut in 2 x 2 parts (PEA); {_stated({**SCALE, **pairs(options.set)})}"
     sizes = [f"IPC {images}" for images in options.images_per_class]
+    divided = {
+        (row.key, epsilon): _divided(row, epsilon, options) for row in rows_of(options) for epsilon in options.epsilon
+    }
     for number in (3, 4, 5):
         if number not in options.tables:
             continue
@@ -152,14 +168,32 @@ def report(options: argparse.Namespace, outcomes: Outcomes) -> Iterator[str]:
         for epsilon in options.epsilon:
             for row in rows_of(options):
                 if row.key in OF_TABLE[number]:
-                    share = "–" if row.part is None else f"{share_of_generator(row.part, epsilon):.3f}"
                     scores = [_accuracy(outcomes, _key(row, epsilon, images)) for images in options.images_per_class]
-                    lines.append([row.title, f"{epsilon:g}", share, *scores])
-        yield table([f"ours, beside table {number}", "ε", "generator's share of μ²", *sizes], lines)
+                    lines.append([row.title, f"{epsilon:g}", *divided[row.key, epsilon], *scores])
+        yield table(
+            [f"ours, beside table {number}", "ε", "generator's share of μ²", "its ε alone", "the draws' alone", *sizes],
+            lines,
+        )
         yield ""
         yield from _published(number)
     yield ""
     yield NOTES.format(exact=exact_epsilon(0.2, 1.0))
+
+
+def _divided(row: Row, epsilon: float, options: argparse.Namespace) -> list[str]:
+    """The generator's share, its ε alone and the draws' alone, for rows that have both."""
+    if row.part is None:
+        return ["–"] * 3
+    share, costs = share_of_generator(row.part, epsilon), alone(_settings(row, epsilon, options), epsilon)
+    return [f"{share:.3f}", *(f"{cost:.2f}" for cost in costs)]
+
+
+def _settings(row: Row, epsilon: float, options: argparse.Namespace) -> Mapping[str, object]:
+    """The method's settings of a row."""
+    if row.method != "dosser":
+        return row.settings
+    share = {} if row.part is None else {"auxiliary_share": round(share_of_generator(row.part, epsilon), 6)}
+    return {**SCALE, **pairs(options.set), **row.settings, **share}
 
 
 def _published(number: int) -> Iterator[str]:
@@ -192,12 +226,8 @@ def _stated(settings: Mapping[str, object]) -> str:
 
 
 def _scenario(row: Row, epsilon: float, images: int, options: argparse.Namespace) -> str:
-    settings, synthesis = dict(row.settings), dict(row.synthesis)
-    if row.method == "dosser":
-        if row.part is not None:
-            settings["auxiliary_share"] = round(share_of_generator(row.part, epsilon), 6)
-        settings = {**SCALE, **pairs(options.set), **settings}
-        synthesis = {"parts": 2, **STEPS, **pairs(options.synthesis)}
+    settings = _settings(row, epsilon, options)
+    synthesis = {"parts": 2, **STEPS, **pairs(options.synthesis)} if row.method == "dosser" else row.synthesis
     judged = argparse.Namespace(**{**vars(options), "judge": _judge(options)})
     name = f"reproduce-dosser-{row.key}"
     return scenario(

@@ -50,9 +50,7 @@ def plan(request: ReleaseRequest, settings: MethodSettings) -> Plan:
         return Plan(NonPrivate(), Guarantee(math.inf, request.delta, "none"), 0.0, coordinates, released)
 
     def events(sigma: float) -> list[Event]:
-        sigma = max(sigma, LEAST_NOISE)
-        draws = sampled_event(sigma, settings.rate, settings.draws)
-        return [*(Gaussian(sigma * _first_scale(settings)) for _ in first), draws]
+        return stage_events(settings, max(sigma, LEAST_NOISE))
 
     def distances(sigma: float) -> list[float]:
         sigma = max(sigma, LEAST_NOISE)
@@ -77,6 +75,13 @@ def plan(request: ReleaseRequest, settings: MethodSettings) -> Plan:
     if not last:
         return Plan(event, promised, distance, coordinates, released)
     return Plan(event, promised, distance, coordinates, released, whole(sigma), math.fsum(distances(sigma)))
+
+
+def stage_events(settings: MethodSettings, sigma: float) -> list[Event]:
+    """What each stage is, where a draw has this noise: a generator's plain Gaussians, and all draws."""
+    first = Gaussian(sigma * _first_scale(settings)) if matching_stage(settings) else None
+    draws = sampled_event(sigma, settings.rate, settings.draws)
+    return [draws] if first is None else [*[first] * matching_stage(settings), draws]
 
 
 def released_arrays(settings: MethodSettings, run: RunDescription) -> dict[str, ArrayType]:
