@@ -41,12 +41,12 @@ from dpdd.client.mechanisms.matching import released_draws
 from dpdd.client.records.records import Records
 from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.dp_geng.expert import fresh, set_vector
-from dpdd.common.methods.dp_geng.generators import Generator
 from dpdd.common.methods.dp_geng.gradients import RecordGradients
 from dpdd.common.methods.dp_geng.planning import BATCH
 from dpdd.common.methods.dp_geng.settings import COUNT, EXPERT, GRADIENT, SIZE, MethodSettings
 from dpdd.common.methods.dp_geng.specification import (
     expert_layout,
+    generator_of,
     matching_settings,
     part_of,
     schedule,
@@ -78,7 +78,7 @@ class DPGENGMechanism(Mechanism[MethodSettings]):
         described = RunDescription.of(request)
         match part_of(settings, request.stage):
             case "generator":
-                generator = Generator.of(settings)
+                generator = generator_of(settings)
                 half = mechanism(generator.method)
                 return half.run(records, generator.asked(request), generator.settings, plan, entropy, progress)
             case "matching":

@@ -1,13 +1,14 @@
 """Matching (Dosser, NDPDC, PSG, DM), the private half: sums of clipped signals over Poisson samples, draw by draw.
 
 Event: for each draw one Gaussian over all classes' sums and counts, on a fresh Poisson sample of the records; all draws
-are one release. Where auxiliary images are generated, a plain Gaussian (DP-MERF's class sums) comes before them as a
-stage of its own, and both are reserved together.
+are one release. Where auxiliary images are generated, the generator's plain Gaussians (DP-MERF's class sums, rounds of
+votes) come before them as stages of their own, by its own private half, where their sensitivity is argued; all stages
+are reserved together.
 Sensitivity: in a draw a sampled record adds (√(1-a²)·v, a) to the row of its class, with ‖v‖ clipped to 1, so its
 contribution has norm 1; `ClippedSum` enforces that in integers, and `SampledSum` that nobody is in a draw who was not
 sampled for it. One record more or less changes a draw's sum by that contribution, with probability `rate`.
 Composition: σ, rate and number of draws are fixed by the request, whatever the auxiliary images are, so each step has
-the same dominating pair of privacy losses however the second stage was chosen, and these compose adaptively.
+the same dominating pair of privacy losses however later stages were chosen, and these compose adaptively.
 Public: class list, shape, networks, views and clip norms (from the request's seed and its auxiliary images), the
 sampling rate. Private: everything else: who was sampled, how many, counts.
 """
@@ -20,13 +21,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dpdd.client.mechanisms import dp_merf
 from dpdd.client.mechanisms.base import (
     Contribution,
     Contributions,
     Mechanism,
     add_sample,
     independent_of_batch_position,
+    mechanism,
     stacked,
 )
 from dpdd.client.records.records import Records
@@ -37,7 +38,7 @@ from dpdd.common.methods.matching.signals import Draw, Signals
 from dpdd.common.methods.matching.specification import (
     auxiliary,
     draw_layout,
-    embedding,
+    generator_of,
     matching_stage,
     signals,
 )
@@ -64,7 +65,9 @@ class MatchingMechanism(Mechanism[MethodSettings]):
     ) -> Privatised:
         """Draw after draw: sample, sum, privatise."""
         if request.stage < matching_stage(settings):
-            return dp_merf.MECHANISM.run(records, request, embedding(settings), plan, entropy, progress)
+            generator = generator_of(settings)
+            half = mechanism(generator.method)
+            return half.run(records, generator.asked(request), generator.settings, plan, entropy, progress)
         described = RunDescription.of(request)
         draws = signals(settings, auxiliary(settings, request.stage_input, described), described)
         return released_draws(records, request, settings, draws, plan, entropy, progress)

@@ -17,8 +17,9 @@ from dpdd.common.cli import software
 from dpdd.common.errors import DpddError
 from dpdd.scenarios.compare.cells import Cells, Ended
 from dpdd.scenarios.compare.grid import Cell, fingerprint
+from dpdd.server.evaluation.shown_order import shown_order
 from dpdd.server.report.finished import FinishedRun, finished_run
-from dpdd.server.report.order import MEAN, headline, rank
+from dpdd.server.report.order import MEAN, headline
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ def _scores(runs: Sequence[FinishedRun]) -> dict[str, Score]:
             labels[name] = score.get("labels", "")
         if (first := headline(run.metrics)) is not None and first.name == MEAN:
             found.setdefault(MEAN, []).append(first.mean)
-    ordered = sorted(found, key=lambda name: (name != MEAN, rank(name, labels.get(name))))
+    ordered = [*([MEAN] if MEAN in found else []), *shown_order(labels)]
     return {name: Score.over(found[name], labels.get(name, "")) for name in ordered}
 
 

@@ -10,6 +10,9 @@ from typing import Protocol
 
 from dpdd.common.errors import ConfigError
 
+DELTA = 1e-5
+"""Of every cell, as in the papers."""
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -74,12 +77,14 @@ def pairs(words: Sequence[str]) -> dict[str, str]:
 
 
 def toml_table(values: Mapping[str, object]) -> str:
-    """Settings as lines of TOML: numbers and truth values as they are, anything else as a string.
+    """Settings as lines of TOML: numbers, truth values and lists as they are, tables in a line, the rest as strings.
 
-    >>> print(toml_table({"steps": "600", "start": "auxiliary", "flips": "true"}))
+    >>> print(toml_table({"steps": "600", "start": "auxiliary", "flips": "true", "of": {"rounds": 3}, "who": ["me"]}))
     steps = 600
     start = "auxiliary"
     flips = true
+    of = { rounds = 3 }
+    who = ['me']
     """
     return "\n".join(f"{key} = {_toml(value)}" for key, value in values.items())
 
@@ -90,7 +95,48 @@ def _toml(value: object) -> str:
             float(value)
         except ValueError:
             return value if value in ("true", "false") else f'"{value}"'
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{key} = {_toml(each)}" for key, each in value.items()) + " }"
     return str(value)
+
+
+def scenario(
+    name: str,
+    options: argparse.Namespace,
+    epsilon: float,
+    method: str,
+    settings: Mapping[str, object],
+    images_per_class: int,
+    synthesis: Mapping[str, object],
+    evaluation: Mapping[str, object],
+) -> str:
+    """A cell's scenario on `options.dataset` in `options.silos`, without mirror images for digits.
+
+    `evaluation` is that section, judges' settings (`options.judge`) left out.
+    """
+    flips = {"flips": "false"} if options.dataset == "mnist" else {}
+    return f"""\
+name = "{name}"
+seed = {{seed}}
+[data]
+dataset = "{options.dataset}"
+silos = {options.silos}
+[privacy]
+epsilon = {epsilon!r}
+delta = {DELTA!r}
+[method]
+name = "{method}"
+[method.settings]
+{toml_table(settings)}
+[synthesis]
+images_per_class = {images_per_class}
+[synthesis.settings]
+{toml_table(synthesis)}
+[evaluation]
+{toml_table({**evaluation, **flips})}
+[evaluation.convnet_dd]
+{toml_table(pairs(options.judge))}
+"""
 
 
 def spread(values: Sequence[float | None]) -> str:

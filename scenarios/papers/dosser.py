@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dpdd.common.cli import table
+from dpdd.scenarios.papers import dosser_auxiliary
 from dpdd.scenarios.papers.base import (
     Cell,
     Outcome,
@@ -14,9 +15,9 @@ from dpdd.scenarios.papers.base import (
     add_judge,
     kilobytes_per_silo,
     pairs,
+    scenario,
     spread,
     stated_epsilon,
-    toml_table,
 )
 
 TABLE_1 = (
@@ -82,6 +83,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--images-per-class", type=int, nargs="+", default=[10], metavar="N", help="synthetic ones")
     parser.add_argument("--silos", type=int, default=1, metavar="N", help="that share the records")
     parser.add_argument("--rows", nargs="+", choices=[row.key for row in ROWS], metavar="ROW", help="only these rows")
+    help_text = "the paper's tables to have rows beside: 1 and 2, or 3 to 5 (auxiliary images, at a small scale)"
+    parser.add_argument(
+        "--tables", nargs="+", type=int, choices=(1, 2, 3, 4, 5), default=(1, 2), metavar="N", help=help_text
+    )
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="method settings of all rows")
     parser.add_argument(
         "--synthesis", nargs="+", default=[], metavar="KEY=VALUE", help="synthesis settings of all rows"
@@ -99,13 +104,23 @@ def cells(options: argparse.Namespace) -> list[Cell]:
             earlier = [_key(name, epsilon, options.images_per_class[0]) for name in (row.like, row.key)]
             like = next((cell.key for cell in planned if cell.key in earlier), "")
             title = f"{row.title}, ε = {epsilon:g}, {images} images per class"
-            key, scenario = _key(row.key, epsilon, images), _scenario(row, epsilon, images, options)
-            planned.append(Cell(key, title, scenario, like))
-    return planned
+            key, text = _key(row.key, epsilon, images), _scenario(row, epsilon, images, options)
+            planned.append(Cell(key, title, text, like))
+    return planned + dosser_auxiliary.cells(options)
 
 
 def report(options: argparse.Namespace, outcomes: Outcomes) -> Iterator[str]:
     """Our rows, then the paper's."""
+    if _lines(options):
+        yield from _whole_method(options, outcomes)
+    if dosser_auxiliary.rows_of(options):
+        yield from dosser_auxiliary.report(options, outcomes)
+    yield ""
+    yield CAVEAT
+
+
+def _whole_method(options: argparse.Namespace, outcomes: Outcomes) -> Iterator[str]:
+    """Tables 1 and 2."""
     yield f"Matching on {options.dataset}, {options.silos} silo(s), δ = 1e-5 for each, {options.seeds} seed(s);"
     yield "test accuracy on hard labels in %, by synthetic images per class (IPC): by the literature's protocol"
     yield "(learner convnet-dd), and of our earlier ConvNet, whose augmentation stacks changes (convnet)"
@@ -126,11 +141,12 @@ def report(options: argparse.Namespace, outcomes: Outcomes) -> Iterator[str]:
     yield "The paper's table 2, as printed: CIFAR-10, (images per class, claimed ε)"
     yield table(["DOS", "SER", "(10, 1)", "(50, 1)", "(10, 10)", "(50, 10)"], [list(row) for row in TABLE_2])
     yield ""
-    yield CAVEAT
 
 
 def _lines(options: argparse.Namespace) -> list[tuple[Row, float]]:
     """Rows and their ε; DM has none, and is there once."""
+    if not {1, 2} & set(options.tables):
+        return []
     chosen = [row for row in ROWS if not options.rows or row.key in options.rows]
     plain = [(row, float("inf")) for row in chosen if row.method == "dm"]
     return plain + [(row, epsilon) for epsilon in options.epsilon for row in chosen if row.method != "dm"]
@@ -150,30 +166,8 @@ def _minutes(by_size: Sequence[Sequence[Outcome]]) -> str:
 
 
 def _scenario(row: Row, epsilon: float, images: int, options: argparse.Namespace) -> str:
-    method = {**pairs(options.set), **row.settings}
+    settings = {**pairs(options.set), **row.settings}
     synthesis = {"parts": row.parts, **pairs(options.synthesis)}
-    return f"""\
-name = "reproduce-dosser-{row.like or row.key}"
-seed = {{seed}}
-[data]
-dataset = "{options.dataset}"
-silos = {options.silos}
-[privacy]
-epsilon = {epsilon!r}
-delta = 1e-5
-[method]
-name = "{row.method}"
-[method.settings]
-{toml_table(method)}
-[synthesis]
-images_per_class = {images}
-[synthesis.settings]
-{toml_table(synthesis)}
-[evaluation]
-runs = 1
-width = {options.width}
-steps = {options.steps}
-{"flips = false" if options.dataset == "mnist" else ""}
-[evaluation.convnet_dd]
-{toml_table(pairs(options.judge))}
-"""
+    evaluation = {"runs": 1, "width": options.width, "steps": options.steps}
+    name = f"reproduce-dosser-{row.like or row.key}"
+    return scenario(name, options, epsilon, row.method, settings, images, synthesis, evaluation)

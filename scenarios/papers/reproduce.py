@@ -22,7 +22,7 @@ from dpdd.common.progress import Console
 from dpdd.scenarios.papers import cda, dosser, geng, kip, pe, sps
 from dpdd.scenarios.papers.base import Cell, Outcome, Paper, spread
 
-LEARNERS = ("convnet-dd", "convnet", "convnet-cda", "krr", "krr-ntk", "teacher")
+LEARNERS = ("convnet-dd", "resnet18-dd", "densenet121-dd", "convnet", "convnet-cda", "krr", "krr-ntk", "teacher")
 PAPERS: Mapping[str, Paper] = {"sps": sps, "dosser": dosser, "cda": cda, "geng": geng, "kip": kip, "pe": pe}
 
 

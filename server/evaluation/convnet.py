@@ -15,9 +15,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Generic, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from dpdd.common.models.evaluation_convnet import EvaluationConvNet
@@ -28,6 +29,7 @@ from dpdd.server.evaluation.base import Classifier
 from dpdd.server.evaluation.learner_settings import LearnerSettings
 from dpdd.server.evaluation.training_data import labels_of, training_data
 
+NetworkT = TypeVar("NetworkT", bound=nn.Module)
 Augmentation = Callable[[Tensor], Tensor]
 """A batch of images ↦ the same images, altered at random."""
 
@@ -36,11 +38,10 @@ ROTATION, SCALE, SHIFT = 15.0, 1.2, 0.1
 
 
 @dataclass(frozen=True, eq=False)
-class TrainedConvNet:
-    """A network of this width, and what it takes from images before it looks at them."""
+class TrainedNetwork(Generic[NetworkT]):
+    """A network, and what it takes from images before it looks at them."""
 
-    network: EvaluationConvNet
-    width: int
+    network: NetworkT
     mean: Tensor
     std: Tensor
 
@@ -48,6 +49,13 @@ class TrainedConvNet:
         """The logits of images in [0, 1]."""
         logits: Tensor = self.network((pictures - self.mean) / self.std)
         return logits
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedConvNet(TrainedNetwork[EvaluationConvNet]):
+    """The literature's ConvNet, of this width."""
+
+    width: int
 
 
 def augment(images: Tensor, flips: bool = True) -> Tensor:
@@ -135,4 +143,4 @@ def _train(
         schedule.step()
         progress(what, step + 1, settings.steps)
     network.eval()
-    return TrainedConvNet(network, settings.width, mean, std)
+    return TrainedConvNet(network, mean, std, settings.width)

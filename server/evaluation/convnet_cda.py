@@ -10,16 +10,15 @@ paper. Its schedule and number of steps are not said there: a cosine, and `steps
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
 
 from dpdd.common.progress import Progress, silent
 from dpdd.common.randomness import subseed
 from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.server.evaluation.base import Classifier
+from dpdd.server.evaluation.convnet import TrainedNetwork
 from dpdd.server.evaluation.learner_settings import LearnerSettings
 from dpdd.server.evaluation.training_data import training_data
 
@@ -49,20 +48,6 @@ def table_1(shape: tuple[int, ...], classes: int) -> nn.Sequential:
     )
 
 
-@dataclass(frozen=True, eq=False)
-class TrainedTable1:
-    """A trained network, and what it takes from images before it looks at them."""
-
-    network: nn.Sequential
-    mean: Tensor
-    std: Tensor
-
-    def __call__(self, pictures: Tensor) -> Tensor:
-        """The logits of images in [0, 1]."""
-        logits: Tensor = self.network((pictures - self.mean) / self.std)
-        return logits
-
-
 def cda_convnets(
     dataset: LabelledSet, settings: LearnerSettings, seed: int, progress: Progress = silent
 ) -> list[Classifier]:
@@ -84,5 +69,5 @@ def cda_convnets(
                 optimiser.step()
                 schedule.step()
                 progress(f"training ConvNet {run + 1} of {settings.runs} (convnet-cda)", step + 1, settings.steps)
-        trained.append(TrainedTable1(network.eval(), mean, std))
+        trained.append(TrainedNetwork(network.eval(), mean, std))
     return trained

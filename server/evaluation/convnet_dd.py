@@ -1,9 +1,10 @@
 """The learner `convnet-dd`: how the literature of dataset distillation judges a set of images with hard labels.
 
 ConvNets from scratch (`dpdd.common.models.evaluation_convnet`) under DSA augmentation, one kind of change per batch
-(`dsa`). Images are standardised by the mean and deviation of each channel of the synthetic set itself, which is public;
-the authors take those of the real data.
+(`dsa`). The protocol is that of any network: `dd_networks`. Images are standardised by the mean and deviation of each
+channel of the synthetic set itself, which is public; the authors take those of the real data.
 
+>>> from dpdd.server.evaluation.learner_settings import ConvNetDDSettings
 >>> import numpy as np
 >>> images = np.zeros((20, 1, 8, 8), np.uint8)
 >>> images[10:, :, :4] = 255
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -28,15 +30,17 @@ from dpdd.common.progress import Progress, silent
 from dpdd.common.randomness import subseed
 from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.server.evaluation.base import Classifier
-from dpdd.server.evaluation.convnet import TrainedConvNet
+from dpdd.server.evaluation.convnet import NetworkT, TrainedConvNet, TrainedNetwork
 from dpdd.server.evaluation.dsa import augment
 from dpdd.server.evaluation.learner_settings import (
     AugmentationKind,
-    ConvNetDDSettings,
     ConvNetPoolSettings,
     LearnerSettings,
+    ProtocolSettings,
 )
 from dpdd.server.evaluation.training_data import training_data
+
+Shape: TypeAlias = tuple[int, int, int]
 
 
 def dd_convnets(
@@ -44,13 +48,36 @@ def dd_convnets(
 ) -> list[Classifier]:
     """`settings.convnet_dd.runs` ConvNets, trained on the images of `dataset` and their hard labels."""
     own = settings.convnet_dd
+
+    def build(shape: Shape, classes: int) -> EvaluationConvNet:
+        return EvaluationConvNet(shape, classes, own.width, own.depth or depth_for(shape), padded=True)
+
+    trained = dd_networks(dataset, settings, own, build, "convnet-dd", seed, progress, called="ConvNet")
+    return [TrainedConvNet(each.network, each.mean, each.std, own.width) for each in trained]
+
+
+def dd_networks(
+    dataset: LabelledSet,
+    settings: LearnerSettings,
+    own: ProtocolSettings,
+    build: Callable[[Shape, int], NetworkT],
+    learner: str,
+    seed: int,
+    progress: Progress = silent,
+    *,
+    called: str,
+) -> list[TrainedNetwork[NetworkT]]:
+    """`own.runs` networks by the literature's protocol, each built anew from the shape of images and the classes."""
     images, labels = training_data(dataset, settings.model_copy(update={"labels": "hard"}))
     kinds = own.kinds(settings.flips)
-    trained: list[Classifier] = []
+    trained = []
     for run in range(own.runs):
-        what = f"training ConvNet {run + 1} of {own.runs} (convnet-dd)"
-        drawn = subseed(seed, f"convnet-dd {run}")
-        trained.append(_train(images, labels, len(dataset.classes), own, kinds, drawn, what, progress))
+        drawn = subseed(seed, f"{learner} {run}")
+        report = partial(progress, f"training {called} {run + 1} of {own.runs} ({learner})")
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(drawn)
+            network = build((images.shape[1], images.shape[2], images.shape[3]), len(dataset.classes))
+        trained.append(_train(images, labels, network, own, kinds, drawn, report))
     return trained
 
 
@@ -70,32 +97,27 @@ def batches(count: int, size: int, generator: torch.Generator) -> Iterator[Tenso
 def _train(
     images: Tensor,
     labels: Tensor,
-    classes: int,
-    own: ConvNetDDSettings,
+    network: NetworkT,
+    own: ProtocolSettings,
     kinds: Sequence[AugmentationKind],
     seed: int,
-    what: str,
-    progress: Progress,
-) -> Classifier:
+    progress: Callable[[int, int], None],
+) -> TrainedNetwork[NetworkT]:
     mean = images.mean(dim=(0, 2, 3), keepdim=True)
     std = images.std(dim=(0, 2, 3), keepdim=True, correction=0) + 1e-6
     images = (images - mean) / std
-    shape = (images.shape[1], images.shape[2], images.shape[3])
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        network = EvaluationConvNet(shape, classes, own.width, own.depth or depth_for(shape), padded=True)
     generator = torch.Generator().manual_seed(subseed(seed, "batches"))
 
     def loss(pick: Tensor) -> Tensor:
         return functional.cross_entropy(network(augment(images[pick], kinds, generator)), labels[pick])
 
-    optimise(network, own, batches(len(labels), own.batch, generator), loss, partial(progress, what))
-    return TrainedConvNet(network.eval(), own.width, mean, std)
+    optimise(network, own, batches(len(labels), own.batch, generator), loss, progress)
+    return TrainedNetwork(network.eval(), mean, std)
 
 
 def optimise(
     network: nn.Module,
-    own: ConvNetDDSettings | ConvNetPoolSettings,
+    own: ProtocolSettings | ConvNetPoolSettings,
     chosen: Iterator[Tensor],
     loss: Callable[[Tensor], Tensor],
     progress: Callable[[int, int], None],

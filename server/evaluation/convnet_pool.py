@@ -75,4 +75,4 @@ def _train(
         return functional.cross_entropy(network(seen), soft[pick])
 
     optimise(network, own, batches(len(images), own.batch, generator), loss, partial(progress, what))
-    return TrainedConvNet(network.eval(), own.width, mean, std)
+    return TrainedConvNet(network.eval(), mean, std, own.width)

@@ -14,19 +14,17 @@ from dpdd.common.methods.dp_kip.settings import RIDGE
 Labels = Literal["teacher", "soft", "hard"]
 AugmentationKind = Literal["color", "crop", "cutout", "flip", "scale", "rotate"]
 AUGMENTATION_KINDS: tuple[AugmentationKind, ...] = get_args(AugmentationKind)
+NormalisationKind = Literal["instance", "batch"]
 
 
-class ConvNetDDSettings(Settings):
-    """The literature's protocol: `runs` ConvNets from scratch on hard labels, DSA augmentation, long training.
+class ProtocolSettings(Settings):
+    """The literature's protocol: `runs` networks from scratch on hard labels, DSA augmentation, long training.
 
-    `depth` blocks of convolution; 0, as many as the literature has for images of this size: 3 up to 63 pixels, one
-    more for every doubling. Every batch is changed in one way out of `augmentation`; mirror images are left out where
-    `evaluation.flips` is false, as for digits. Batches are everything, for a set of up to `batch` images.
+    Every batch is changed in one way out of `augmentation`; mirror images are left out where `evaluation.flips` is
+    false, as for digits. Batches are everything, for a set of up to `batch` images.
     """
 
     runs: Annotated[int, Field(ge=1, le=100)] = 3
-    width: Annotated[int, Field(ge=4)] = 128
-    depth: Annotated[int, Field(ge=0, le=6)] = 0
     steps: Annotated[int, Field(ge=1, le=1_000_000)] = 300
     batch: Annotated[int, Field(ge=1)] = 256
     learning_rate: Annotated[float, Field(gt=0.0)] = 3e-3
@@ -43,6 +41,31 @@ class ConvNetDDSettings(Settings):
     def kinds(self, flips: bool) -> tuple[AugmentationKind, ...]:
         """The kinds of change that batches get, with or without mirror images."""
         return tuple(kind for kind in self.augmentation if flips or kind != "flip")
+
+
+class ConvNetDDSettings(ProtocolSettings):
+    """The literature's ConvNet.
+
+    `depth` blocks of convolution; 0, as many as the literature has for images of this size: 3 up to 63 pixels, one
+    more for every doubling.
+    """
+
+    width: Annotated[int, Field(ge=4)] = 128
+    depth: Annotated[int, Field(ge=0, le=6)] = 0
+
+
+class ResNetDDSettings(ProtocolSettings):
+    """ResNet-18; `width`, the channels of its first blocks, is 64 as published, and time grows with its square."""
+
+    width: Annotated[int, Field(ge=4)] = 64
+    normalisation: NormalisationKind = "instance"
+
+
+class DenseNetDDSettings(ProtocolSettings):
+    """DenseNet-121; `growth`, the channels that a layer adds, is 32 as published, and time grows with its square."""
+
+    growth: Annotated[int, Field(ge=2)] = 32
+    normalisation: NormalisationKind = "instance"
 
 
 class ConvNetPoolSettings(Settings):
@@ -103,8 +126,8 @@ class KernelRegressionSettings(Settings):
 class LearnerSettings(Settings):
     """How learners train.
 
-    `runs` is how many of each (0: nobody trains), but for `convnet-dd` and `convnet-pool`, which have settings of their
-    own in `convnet_dd` and `convnet_pool`;
+    `runs` is how many of each (0: nobody trains), but for those that have settings of their own: `convnet-dd`,
+    `resnet18-dd`, `densenet121-dd` and `convnet-pool` in `convnet_dd`, `resnet18_dd`, `densenet121_dd`, `convnet_pool`;
     `width` to `learning_rate` are for `convnet`. Learners of tables have fixed settings,
     take hard labels, and train on at most `rows` rows: of more, on the same share of every class.
 
@@ -122,6 +145,8 @@ class LearnerSettings(Settings):
     batch: Annotated[int, Field(ge=1)] = 128
     learning_rate: Annotated[float, Field(gt=0.0)] = 0.003
     convnet_dd: ConvNetDDSettings = ConvNetDDSettings()
+    resnet18_dd: ResNetDDSettings = ResNetDDSettings()
+    densenet121_dd: DenseNetDDSettings = DenseNetDDSettings()
     convnet_pool: ConvNetPoolSettings = ConvNetPoolSettings()
     probe: ProbeSettings = ProbeSettings()
     fine_tune: FineTuneSettings = FineTuneSettings()

@@ -51,6 +51,46 @@ class ConvNetDDLearner(Learner):
         return dd_convnets(dataset, settings, seed, progress)
 
 
+class ResNet18DDLearner(ConvNetDDLearner):
+    """A ResNet-18 by the same protocol."""
+
+    name = "resnet18-dd"
+    title = "ResNet-18, literature's protocol"
+
+    def train_networks(
+        self,
+        dataset: LabelledSet,
+        settings: LearnerSettings,
+        public: Backbone | None,
+        seed: int,
+        progress: Progress = silent,
+    ) -> list[Classifier]:
+        """As many as `settings.resnet18_dd.runs` says, whatever `settings.runs` is."""
+        from dpdd.server.evaluation.deep_dd import dd_resnets
+
+        return dd_resnets(dataset, settings, seed, progress)
+
+
+class DenseNet121DDLearner(ConvNetDDLearner):
+    """A DenseNet-121 by the same protocol."""
+
+    name = "densenet121-dd"
+    title = "DenseNet-121, literature's protocol"
+
+    def train_networks(
+        self,
+        dataset: LabelledSet,
+        settings: LearnerSettings,
+        public: Backbone | None,
+        seed: int,
+        progress: Progress = silent,
+    ) -> list[Classifier]:
+        """As many as `settings.densenet121_dd.runs` says, whatever `settings.runs` is."""
+        from dpdd.server.evaluation.deep_dd import dd_densenets
+
+        return dd_densenets(dataset, settings, seed, progress)
+
+
 class ConvNetPoolLearner(Learner):
     """A ConvNet from scratch on a public pool that the set's teacher labelled."""
 
@@ -256,6 +296,8 @@ LEARNERS: Mapping[str, Learner] = {
         PerceptualRegressionLearner(),
         EmpiricalTangentLearner(),
         Table1Learner(),
+        ResNet18DDLearner(),
+        DenseNet121DDLearner(),
         *TABLE_LEARNERS,
     )
 }

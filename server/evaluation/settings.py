@@ -94,13 +94,14 @@ class EvaluationSection(LearnerSettings):
     """Who learns from the synthetic set, how (`LearnerSettings`), and what is measured on real test data.
 
     `learners` of images: `convnet-dd`, the literature's protocol on hard labels, and `convnet`, from scratch on the
-    best labels that there are (left out, these two); `probe`, `fine-tune` and `ensemble`, the fine-tuned networks
-    together, from the public `backbone` (left out: the method's own); `krr` and `krr-features`, kernel ridge regression
-    on that backbone, `krr-ntk`, on pixels, and `krr-perceptual` and `krr-entk`, on random networks. Of tables: twelve
-    classifiers (left out, all of them). `metrics`: left out, `balanced-accuracy` and `macro-roc-auc` beside `accuracy`,
-    which is always measured; of tables, all that there are. `fidelity` names a public backbone in whose features images
-    are compared with test images (left out: they are not; tables always are). `runs = 0` trains nobody. `at_silos` asks
-    the silos for an evaluation on records that nobody else may see.
+    best labels that there are (left out, these two); `resnet18-dd` and `densenet121-dd`, deeper networks by the
+    protocol of `convnet-dd`; `probe`, `fine-tune` and `ensemble`, the fine-tuned networks together, from the public
+    `backbone` (left out: the method's own); `krr` and `krr-features`, kernel ridge regression on that backbone,
+    `krr-ntk`, on pixels, and `krr-perceptual` and `krr-entk`, on random networks. Of tables: twelve classifiers (left
+    out, all of them). `metrics`: left out, `balanced-accuracy` and `macro-roc-auc` beside `accuracy`, which is always
+    measured; of tables, all that there are. `fidelity` names a public backbone in whose features images are compared
+    with test images (left out: they are not; tables always are). `runs = 0` trains nobody. `at_silos` asks the silos
+    for an evaluation on records that nobody else may see.
     """
 
     renamed: ClassVar[Mapping[str, str]] = {**LearnerSettings.renamed, "downstream": "learners"}

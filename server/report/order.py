@@ -1,9 +1,4 @@
-"""In which order learners are shown: what the images alone are worth first, then what comes with other help.
-
->>> [name for name in sorted(["teacher", "convnet", "convnet-dd", "probe"], key=lambda name: rank(
-...     name, {"convnet-dd": "hard", "convnet": "teacher", "probe": "hard"}.get(name)))]
-['convnet-dd', 'probe', 'convnet', 'teacher']
-"""
+"""The one figure that stands for a run, and learners in the order in which they are shown (`shown_order`)."""
 
 from __future__ import annotations
 
@@ -11,19 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-FIRST = "convnet-dd"
-"""The literature's protocol: a small ConvNet from scratch on hard labels."""
-_LABELS = ("hard", "soft", "teacher", "lessons", "pool")
-
-
-def rank(name: str, labels: str | None) -> tuple[int, int]:
-    """Hard labels before others, and the literature's protocol before all; what needs no labels is last."""
-    return (0 if name == FIRST else 1, _LABELS.index(labels) if labels in _LABELS else len(_LABELS))
+from dpdd.server.evaluation.shown_order import shown_order
 
 
 def ranked(accuracy: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """The learners of `metrics.json` in that order."""
-    return sorted(accuracy, key=lambda name: rank(name, accuracy[name].get("labels")))
+    return shown_order({name: score.get("labels") for name, score in accuracy.items()})
 
 
 MEAN = "mean"

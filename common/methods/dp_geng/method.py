@@ -40,9 +40,9 @@ class DPGENG(Method[MethodSettings, SynthesisSettings], family="dp_geng"):
 
     def resolve(self, settings: MethodSettings, run: RunDescription, epsilon: float, delta: float) -> MethodSettings:
         """The generator's settings, as its own method resolves them."""
-        from dpdd.common.methods.dp_geng.generators import Generator
+        from dpdd.common.methods.dp_geng.specification import generator_of
 
-        generator = Generator.of(settings)
+        generator = generator_of(settings)
         own = generator.method.resolve(generator.settings, run, epsilon, delta)
         return settings.model_copy(update={"generator_settings": own.on_wire()})
 
@@ -90,16 +90,16 @@ class DPGENG(Method[MethodSettings, SynthesisSettings], family="dp_geng"):
 
     def backbones(self, settings: MethodSettings) -> tuple[str, ...]:
         """The generator's."""
-        from dpdd.common.methods.dp_geng.generators import Generator
+        from dpdd.common.methods.dp_geng.specification import generator_of
 
-        generator = Generator.of(settings)
+        generator = generator_of(settings)
         return generator.method.backbones(generator.settings)
 
     def public_datasets(self, settings: MethodSettings) -> tuple[str, ...]:
         """The generator's: a public pool, where it begins with one."""
-        from dpdd.common.methods.dp_geng.generators import Generator
+        from dpdd.common.methods.dp_geng.specification import generator_of
 
-        generator = Generator.of(settings)
+        generator = generator_of(settings)
         return generator.method.public_datasets(generator.settings)
 
     def public_models(self, settings: MethodSettings) -> tuple[str, ...]:

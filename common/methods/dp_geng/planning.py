@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 
 from dpdd.common.errors import ConfigError
 from dpdd.common.methods.base import DataKind, RunDescription
 from dpdd.common.methods.dp_geng.expert import fresh, parameter_count
-from dpdd.common.methods.dp_geng.generators import Generator
 from dpdd.common.methods.dp_geng.published import sigma_by_equation_10
 from dpdd.common.methods.dp_geng.settings import COUNT, GRADIENT, MethodSettings
 from dpdd.common.methods.dp_geng.specification import (
     Part,
     expert_layout,
+    generator_of,
     input_forms,
     layout,
     matching_settings,
@@ -133,7 +132,7 @@ def _arrays(
     """The numbers that get noise in a stage, and the arrays that leave."""
     part = part_of(settings, request.stage)
     if part == "generator":
-        own = _of_generator(request, settings)
+        own = generator_of(settings).planned(request)
         return own.coordinates, own.array_types
     if part == "matching":
         of = matching_settings(settings)
@@ -143,18 +142,12 @@ def _arrays(
     return settings.expert_steps * each.coordinates, {name: ArrayType("int64", shape) for name, shape in shapes.items()}
 
 
-def _of_generator(request: ReleaseRequest, settings: MethodSettings) -> Plan:
-    """The generator's own plan of one of its stages, which checks what it is asked with; its noise is not used."""
-    generator = Generator.of(settings)
-    return generator.method.plan(replace(generator.asked(request), epsilon=math.inf), generator.settings)
-
-
 def _check(request: ReleaseRequest, settings: MethodSettings) -> None:
     """ConfigError unless the request is one that `run` can answer."""
     run = RunDescription.of(request)
     if run.kind is not DataKind.IMAGE:
         raise ConfigError("DP-GENG is for images")
-    generator = Generator.of(settings)
+    generator = generator_of(settings)
     if generator.count_weight <= 0.0:
         raise ConfigError(f"{generator.method.name} weighs no counts")
     if settings.matches:
@@ -197,7 +190,7 @@ def working_memory(settings: MethodSettings, run: RunDescription, stage: int) ->
     """Bytes: the part's own; of the expert a batch of gradients, in three forms, its activations, and two sums."""
     part = part_of(settings, stage)
     if part == "generator":
-        generator = Generator.of(settings)
+        generator = generator_of(settings)
         return generator.method.working_memory(generator.settings, run, stage)
     if part == "matching":
         kernels = sum(4 * int(np.prod(shape)) for _, shape in input_forms(settings, run, part).values())

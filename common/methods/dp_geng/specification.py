@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.dp_geng.expert import parameter_count
-from dpdd.common.methods.dp_geng.generators import Generator
 from dpdd.common.methods.dp_geng.settings import COUNT, EXPERT, GRADIENT, SIZE, MethodSettings
+from dpdd.common.methods.generators import Generator
 from dpdd.common.methods.matching import settings as matching
 from dpdd.common.methods.matching import specification as matching_specification
 from dpdd.common.methods.matching.signals import Signals
@@ -36,9 +36,14 @@ KERNELS, IMAGES = "kernels-{}", "images"
 """What the matching stage is asked with: the extractors' kernels, layer by layer, and some generated images."""
 
 
+def generator_of(settings: MethodSettings) -> Generator:
+    """Who makes the generated images; ConfigError where the settings do not fit."""
+    return Generator.of(settings.generator, settings.generator_settings, settings.generator_synthesis)
+
+
 def parts_in_order(settings: MethodSettings) -> list[tuple[Part, int]]:
     """The parts that release something, and in how many stages."""
-    planned: list[tuple[Part, int]] = [("generator", Generator.of(settings).stages)]
+    planned: list[tuple[Part, int]] = [("generator", generator_of(settings).stages)]
     if settings.matches:
         planned.append(("matching", 1))
     if settings.fine_tunes:
@@ -93,7 +98,7 @@ def layout(settings: MethodSettings, run: RunDescription, stage: int) -> Layout:
     """The released sums of a stage."""
     match part_of(settings, stage):
         case "generator":
-            generator = Generator.of(settings)
+            generator = generator_of(settings)
             return generator.method.layout(generator.settings, run, stage)
         case "matching":
             return matching_specification.layout(matching_settings(settings), run, 0)
@@ -105,7 +110,7 @@ def count_weight(settings: MethodSettings, stage: int) -> float | None:
     """What a record weighs in the released counts of a stage; those of all draws, or steps, divided by their root."""
     match part_of(settings, stage):
         case "generator":
-            generator = Generator.of(settings)
+            generator = generator_of(settings)
             return generator.method.count_weight(generator.settings, stage)
         case "matching":
             return matching_specification.count_weight(matching_settings(settings), 0)

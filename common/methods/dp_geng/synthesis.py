@@ -21,7 +21,6 @@ from torch.nn import functional
 from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.dp_geng import extractors
 from dpdd.common.methods.dp_geng.expert import fresh, pretrained, set_vector
-from dpdd.common.methods.dp_geng.generators import Generator
 from dpdd.common.methods.dp_geng.initialisation import assembled, nearest_to_centres
 from dpdd.common.methods.dp_geng.settings import (
     COUNT,
@@ -33,6 +32,7 @@ from dpdd.common.methods.dp_geng.settings import (
 )
 from dpdd.common.methods.dp_geng.specification import (
     count_weight,
+    generator_of,
     matching_settings,
     part_of,
     schedule,
@@ -57,8 +57,8 @@ def stage_input(
     """What the next stage is asked with: the generator's own, extractors, or the expert's first weights."""
     part = part_of(settings, len(statistics))
     if part == "generator":
-        return Generator.of(settings).stage_input(statistics, run)
-    generated = Generator.of(settings).images(statistics, settings.generated_per_class, run)
+        return generator_of(settings).stage_input(statistics, run)
+    generated = generator_of(settings).images(statistics, settings.generated_per_class, run)
     if part == "matching":
         return extractors.stage_input(settings, generated, run)
     return {EXPERT: _pretrained(settings, generated, run), SIZE: np.array([silo_size(statistics, settings)])}
@@ -71,7 +71,7 @@ def _pretrained(settings: MethodSettings, generated: LabelledSet, run: RunDescri
 
 def silo_size(statistics: Sequence[Statistics], settings: MethodSettings) -> float:
     """How many records a silo has on average, by the noisy counts of the first stage; 1 at least."""
-    records = float(statistics[0].sums[COUNT].sum()) / Generator.of(settings).count_weight
+    records = float(statistics[0].sums[COUNT].sum()) / generator_of(settings).count_weight
     return max(records / statistics[0].silos, 1.0)
 
 
@@ -98,7 +98,7 @@ def synthesise(
     statistics: Sequence[Statistics], method: MethodSettings, settings: SynthesisSettings, run: RunDescription
 ) -> LabelledSet:
     """Optimise all images of a few classes at a time, and enlarge their parts."""
-    generated = Generator.of(method).images(statistics, method.generated_per_class, run)
+    generated = generator_of(method).images(statistics, method.generated_per_class, run)
     task = GuidedTask(
         _matching_statistics(statistics, method, generated, run),
         _expert(statistics, method, generated, run) if settings.expert_weight else None,

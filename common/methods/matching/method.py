@@ -18,8 +18,9 @@ The network and the siamese augmentation of a draw do not depend on the syntheti
 conversation either: a step per draw can be made after all draws have arrived. This is what makes the family federated
 in one shot.
 
-The subspace comes from auxiliary images: *dead leaves* drawn in code, or images that a first stage, a DP-MERF release
-with `auxiliary_share` of the budget, allows to generate; those may also be what synthesis starts from.
+The subspace comes from auxiliary images: *dead leaves* drawn in code, or images that the releases of a generator
+(DP-MERF, Private Evolution or SPS) allow to make, which come first and have `auxiliary_share` of the budget; those may
+also be what synthesis starts from.
 
 Where we differ from the papers: counts are released, not public, and sums are divided by their expected number of
 records; the sampling rate is a setting, not L / (private class size); noise is drawn once per draw and never again;
@@ -63,7 +64,7 @@ class Matching(Method[MethodSettings, SynthesisSettings], family="matching"):
             raise ConfigError("dm is matching without privacy: ask for it with epsilon = inf, or for dosser")
 
     def stages(self, settings: MethodSettings) -> int:
-        """Two where auxiliary images are generated from a release of their own."""
+        """One, after those of the generator where auxiliary images are generated."""
         from dpdd.common.methods.matching import specification
 
         return specification.stages(settings)
@@ -75,7 +76,7 @@ class Matching(Method[MethodSettings, SynthesisSettings], family="matching"):
         return specification.layout(settings, run, stage)
 
     def plan(self, request: ReleaseRequest, settings: MethodSettings) -> Plan:
-        """All draws as one release, after a Gaussian one where auxiliary images are generated."""
+        """All draws as one release, after a generator's where auxiliary images are generated."""
         from dpdd.common.methods.matching import planning
 
         return planning.plan(request, settings)
@@ -83,19 +84,39 @@ class Matching(Method[MethodSettings, SynthesisSettings], family="matching"):
     def stage_input(
         self, statistics: Sequence[Statistics], settings: MethodSettings, run: RunDescription
     ) -> Mapping[str, NDArray]:
-        """Auxiliary images, generated from the noisy sums of the first stage."""
+        """What a generator's next stage is asked with; at last, the auxiliary images that it makes."""
         from dpdd.common.methods.matching import synthesis
 
         return synthesis.stage_input(statistics, settings, run)
 
-    def count_weight(self, settings: MethodSettings, stage: int) -> float:
-        """Counts of all draws, added up."""
+    def backbones(self, settings: MethodSettings) -> tuple[str, ...]:
+        """The generator's."""
+        from dpdd.common.methods.matching.specification import generator_of
+
+        if settings.auxiliary == "leaves":
+            return ()
+        generator = generator_of(settings)
+        return generator.method.backbones(generator.settings)
+
+    def public_datasets(self, settings: MethodSettings) -> tuple[str, ...]:
+        """The generator's: a public pool, where it begins with one."""
+        from dpdd.common.methods.matching.specification import generator_of
+
+        if settings.auxiliary == "leaves":
+            return ()
+        generator = generator_of(settings)
+        return generator.method.public_datasets(generator.settings)
+
+    def count_weight(self, settings: MethodSettings, stage: int) -> float | None:
+        """Counts of all draws, added up; the generator's, of its stages."""
         from dpdd.common.methods.matching import specification
 
         return specification.count_weight(settings, stage)
 
     def working_memory(self, settings: MethodSettings, run: RunDescription, stage: int) -> int:
-        """Networks with their subspaces, auxiliary images, a batch of records, and what all draws come to."""
+        """Networks with their subspaces, auxiliary images, a batch of records, and what all draws come to; before that,
+        the generator's.
+        """
         from dpdd.common.methods.matching import planning
 
         return planning.working_memory(settings, run, stage)

@@ -8,19 +8,18 @@ import numpy as np
 
 from dpdd.common.errors import ConfigError
 from dpdd.common.methods.base import RunDescription
-from dpdd.common.methods.dp_merf import specification as dp_merf
 from dpdd.common.methods.matching.settings import COUNT, SIGNAL, MethodSettings
 from dpdd.common.methods.matching.signals import FOR_A_NORM, MOST_FEATURES, kept_networks, network_bytes
 from dpdd.common.methods.matching.specification import (
     check_shape,
     draw_layout,
-    embedding,
+    generator_of,
     layout,
     matching_stage,
     signal_settings,
     stage_input_shapes,
 )
-from dpdd.common.methods.plan import LEAST_NOISE, ArrayType, Plan, sums_of
+from dpdd.common.methods.plan import LEAST_NOISE, ArrayType, Plan
 from dpdd.common.models.random_net import feature_count
 from dpdd.common.privacy.accounting import Guarantee, calibrate, guarantee
 from dpdd.common.privacy.events import Event, Gaussian, NonPrivate, compose
@@ -38,26 +37,25 @@ MOST_NUMBERS = 1 << 28
 
 
 def plan(request: ReleaseRequest, settings: MethodSettings) -> Plan:
-    """All draws as one release, after a Gaussian one where auxiliary images are generated."""
+    """All draws as one release, after a generator's Gaussian ones where auxiliary images are generated."""
     _check(request, settings)
     run, last = RunDescription.of(request), matching_stage(settings)
     each = draw_layout(settings, run)
-    first = layout(settings, run, 0) if last else each
-    coordinates, released = first.coordinates, sums_of(first)
-    if request.stage == last:
-        coordinates, released = settings.draws * each.coordinates, released_arrays(settings, run)
+    first = [layout(settings, run, stage) for stage in range(last)]
+    coordinates, released = settings.draws * each.coordinates, released_arrays(settings, run)
+    if request.stage < last:
+        own = generator_of(settings).planned(request)
+        coordinates, released = own.coordinates, dict(own.array_types)
     if math.isinf(request.epsilon):
         return Plan(NonPrivate(), Guarantee(math.inf, request.delta, "none"), 0.0, coordinates, released)
 
     def events(sigma: float) -> list[Event]:
-        sigma = max(sigma, LEAST_NOISE)
-        draws = sampled_event(sigma, settings.rate, settings.draws)
-        return [Gaussian(sigma * _first_scale(settings)), draws] if last else [draws]
+        return stage_events(settings, max(sigma, LEAST_NOISE))
 
     def distances(sigma: float) -> list[float]:
         sigma = max(sigma, LEAST_NOISE)
         draws = settings.draws * noise_distance(sampled_event(sigma, settings.rate, 1), each)
-        return [noise_distance(Gaussian(sigma * _first_scale(settings)), first), draws] if last else [draws]
+        return [noise_distance(Gaussian(sigma * _first_scale(settings)), sums) for sums in first] + [draws]
 
     def whole(sigma: float) -> Event:
         return compose(*events(sigma))
@@ -79,6 +77,13 @@ def plan(request: ReleaseRequest, settings: MethodSettings) -> Plan:
     return Plan(event, promised, distance, coordinates, released, whole(sigma), math.fsum(distances(sigma)))
 
 
+def stage_events(settings: MethodSettings, sigma: float) -> list[Event]:
+    """What each stage is, where a draw has this noise: a generator's plain Gaussians, and all draws."""
+    first = Gaussian(sigma * _first_scale(settings)) if matching_stage(settings) else None
+    draws = sampled_event(sigma, settings.rate, settings.draws)
+    return [draws] if first is None else [*[first] * matching_stage(settings), draws]
+
+
 def released_arrays(settings: MethodSettings, run: RunDescription) -> dict[str, ArrayType]:
     """All draws in one array, with counts that were added up before."""
     classes, short = len(run.classes), settings.encoding == "short"
@@ -88,9 +93,11 @@ def released_arrays(settings: MethodSettings, run: RunDescription) -> dict[str, 
 
 
 def _first_scale(settings: MethodSettings) -> float:
-    """σ of the first stage, in units of a draw's: `draws` samples at `rate` weigh about draws · rate² in 1/σ²."""
+    """σ of each of a generator's stages, in units of a draw's: `draws` samples at `rate` weigh about draws · rate² in
+    1/σ².
+    """
     share = settings.auxiliary_share
-    return math.sqrt((1.0 - share) / share / settings.draws) / settings.rate
+    return math.sqrt(matching_stage(settings) * (1.0 - share) / share / settings.draws) / settings.rate
 
 
 def _check(request: ReleaseRequest, settings: MethodSettings) -> None:
@@ -105,9 +112,9 @@ def _check(request: ReleaseRequest, settings: MethodSettings) -> None:
     if settings.dimensions > features:
         raise ConfigError(f"a network with {features} features has no subspace of {settings.dimensions} dimensions")
     check_size(request, settings, features)
-    expected = {}
-    if request.stage:
-        expected = stage_input_shapes(settings, run)
+    if 0 < request.stage < matching_stage(settings):
+        return  # the generator's own plan looks at what it is asked with
+    expected = stage_input_shapes(settings, run) if request.stage else {}
     given = {name: array.shape for name, array in request.stage_input.items()}
     types = {name: array.dtype for name, array in request.stage_input.items()}
     if given != expected or (given and types != {"images": np.uint8, "labels": np.int64}):
@@ -144,7 +151,8 @@ def working_memory(settings: MethodSettings, run: RunDescription, stage: int) ->
     A batch counts three times: each view takes other steps, and freed blocks of other sizes lie idle in between.
     """
     if stage < matching_stage(settings):
-        return dp_merf.working_memory(embedding(settings), run)
+        generator = generator_of(settings)
+        return generator.method.working_memory(generator.settings, run, stage)
     of, pixels = signal_settings(settings, run), math.prod(run.shape)
     count = feature_count(run.shape, settings.width, settings.depth)
     kept = kept_networks(of) * network_bytes(of)

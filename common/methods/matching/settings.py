@@ -19,6 +19,8 @@ class MethodSettings(Settings):
     pick by `subspace.best` before it asks, from `records_per_class`, a public guess of how many there are in all silos.
     `moments` of 2 adds the squares of coordinates in the subspace: how images of a class differ, not only their mean;
     `whitening` above 0 gives more weight to directions in which images differ less.
+    `auxiliary` "generated" has the releases of a `generator` first, with `generator_settings` and `generator_synthesis`
+    of its own, and `auxiliary_share` of the budget: of the sum of μ², about, which is what adds up.
     `subspace_arithmetic` is how features of auxiliary images are computed: "integer", which a coordinator fills in, has
     the same bits on every machine; "float64" is what requests mean that do not say, and how their releases are read.
     `encoding` "short" sends 16 bits per number.
@@ -38,6 +40,9 @@ class MethodSettings(Settings):
     auxiliary: Literal["leaves", "generated"] = "leaves"
     auxiliary_images: Annotated[int, Field(ge=10, le=5000)] = 400
     auxiliary_share: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.2
+    generator: Literal["dp-merf", "private-evolution", "sps"] = "dp-merf"
+    generator_settings: dict[str, Any] = Field(default_factory=dict)
+    generator_synthesis: dict[str, Any] = Field(default_factory=dict)
     subspace_arithmetic: Literal["integer", "float64"] | None = None
     augment: bool = True
     flips: bool = False
@@ -54,13 +59,18 @@ class MethodSettings(Settings):
             raise ValueError("whitening is for features in a subspace")
         if isinstance(self.dimensions, int) and self.dimensions >= self.auxiliary_images:
             raise ValueError(f"{self.auxiliary_images} auxiliary images have fewer than {self.dimensions} dimensions")
+        if self.auxiliary == "leaves" and (self.generator_settings or self.generator_synthesis):
+            raise ValueError('settings of a generator are for auxiliary = "generated"')
         return self
 
     def on_wire(self) -> dict[str, Any]:
-        """Without `subspace_arithmetic` where it is what older requests mean: those keep their bytes, and their id."""
+        """Without what is as older requests mean it that do not name it: those keep their bytes, and their id."""
         wire = super().on_wire()
         if self.subspace_arithmetic != "integer":
             del wire["subspace_arithmetic"]
+        for name in ("generator", "generator_settings", "generator_synthesis"):
+            if wire[name] in ("dp-merf", {}):
+                del wire[name]
         return wire
 
 

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from dpdd.common.data.dead_leaves import dead_leaves
 from dpdd.common.errors import ConfigError
 from dpdd.common.methods.base import DataKind, RunDescription
-from dpdd.common.methods.dp_merf import settings as dp_merf
-from dpdd.common.methods.dp_merf.specification import layout as dp_merf_layout
+from dpdd.common.methods.generators import Generator
 from dpdd.common.methods.matching import subspace
 from dpdd.common.methods.matching.settings import COUNT, SIGNAL, MethodSettings
 from dpdd.common.methods.matching.signals import Signals, SignalSettings
@@ -23,29 +22,35 @@ from dpdd.common.randomness import subseed
 
 
 def stages(settings: MethodSettings) -> int:
-    """Two where auxiliary images are generated from a release of their own."""
-    return 2 if settings.auxiliary == "generated" else 1
+    """One, after those of the generator where auxiliary images are generated."""
+    return matching_stage(settings) + 1
 
 
 def matching_stage(settings: MethodSettings) -> int:
     """The number of the stage with the signals."""
-    return stages(settings) - 1
+    return generator_of(settings).stages if settings.auxiliary == "generated" else 0
 
 
-def count_weight(settings: MethodSettings, stage: int) -> float:
+def count_weight(settings: MethodSettings, stage: int) -> float | None:
     """What a record weighs in the released counts.
 
     Every draw has counts of its own. What is released is their sum over draws, divided by √draws so that its noise is
     that of a draw; a record is in `rate` × `draws` of them.
     """
     if stage < matching_stage(settings):
-        return embedding(settings).count_weight
+        generator = generator_of(settings)
+        return generator.method.count_weight(generator.settings, stage)
+    return signal_count_weight(settings)
+
+
+def signal_count_weight(settings: MethodSettings) -> float:
+    """What a record weighs in the counts of all draws."""
     return settings.count_share * settings.rate * math.sqrt(settings.draws)
 
 
-def embedding(settings: MethodSettings) -> dp_merf.MethodSettings:
-    """The first stage's DP-MERF."""
-    return dp_merf.MethodSettings(features=500)
+def generator_of(settings: MethodSettings) -> Generator:
+    """Who makes the auxiliary images; ConfigError where the settings do not fit."""
+    return Generator.of(settings.generator, settings.generator_settings, settings.generator_synthesis)
 
 
 def signal_settings(settings: MethodSettings, run: RunDescription) -> SignalSettings:
@@ -78,7 +83,8 @@ def draw_layout(settings: MethodSettings, run: RunDescription) -> Layout:
 def layout(settings: MethodSettings, run: RunDescription, stage: int) -> Layout:
     """The released sums of a stage. Signals have a row per draw and class, the classes of a draw one after another."""
     if stage < matching_stage(settings):
-        return dp_merf_layout(embedding(settings), run)
+        generator = generator_of(settings)
+        return generator.method.layout(generator.settings, run, stage)
     classes = len(run.classes)
     rows = tuple(tuple(range(label, settings.draws * classes, classes)) for label in range(classes))
     length = signal_settings(settings, run).length
@@ -96,6 +102,10 @@ def resolve(settings: MethodSettings, run: RunDescription, epsilon: float, delta
     requests; no record is involved.
     """
     check_shape(settings, run)
+    if settings.auxiliary == "generated" and settings.generator != "dp-merf":
+        generator = generator_of(settings)
+        own = generator.method.resolve(generator.settings, run, epsilon, delta)
+        settings = settings.model_copy(update={"generator_settings": own.on_wire()})
     if settings.dimensions == "auto" and settings.signal == "gradients":
         return settings.model_copy(update={"dimensions": 0})
     if settings.dimensions and settings.subspace_arithmetic is None:
@@ -126,6 +136,6 @@ def signals(settings: MethodSettings, images: NDArray[np.float32], run: RunDescr
 
 
 def stage_input_shapes(settings: MethodSettings, run: RunDescription) -> dict[str, tuple[int, ...]]:
-    """The arrays that the second stage is asked with."""
+    """The arrays that the stage with the signals is asked with."""
     count = len(run.classes) * math.ceil(settings.auxiliary_images / len(run.classes))
     return {"images": (count, *run.shape), "labels": (count,)}

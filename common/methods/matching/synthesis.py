@@ -7,8 +7,8 @@ step per draw, each used once.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
@@ -19,12 +19,16 @@ from torch import Tensor
 from torch.nn import functional
 
 from dpdd.common.methods.base import RunDescription
-from dpdd.common.methods.dp_merf import synthesis as dp_merf
-from dpdd.common.methods.dp_merf.settings import SynthesisSettings as GeneratorSettings
 from dpdd.common.methods.matching.schedule import draw_order, grid_of
 from dpdd.common.methods.matching.settings import COUNT, SIGNAL, MethodSettings, SynthesisSettings
 from dpdd.common.methods.matching.signals import Signals
-from dpdd.common.methods.matching.specification import auxiliary, count_weight, embedding, matching_stage, signals
+from dpdd.common.methods.matching.specification import (
+    auxiliary,
+    generator_of,
+    matching_stage,
+    signal_count_weight,
+    signals,
+)
 from dpdd.common.randomness import subseed
 from dpdd.common.synthesis.image_pyramid import ImagePyramid, outside, roughness
 from dpdd.common.synthesis.labelled_set import LabelledSet
@@ -36,15 +40,14 @@ IMAGES_TOGETHER = 50
 1.4 times as long for each (width 64)."""
 
 
-def stage_input(statistics: Sequence[Statistics], settings: MethodSettings, run: RunDescription) -> dict[str, NDArray]:
-    """What the second stage is asked with: auxiliary images, generated from the noisy sums of the first."""
-    per_class = math.ceil(settings.auxiliary_images / len(run.classes))
-    generated = dp_merf.synthesise(
-        statistics[:1],
-        embedding(settings),
-        GeneratorSettings(),
-        replace(run.public, images_per_class=per_class),
-    )
+def stage_input(
+    statistics: Sequence[Statistics], settings: MethodSettings, run: RunDescription
+) -> Mapping[str, NDArray]:
+    """What the next stage is asked with: the generator's own; auxiliary images, made of its noisy sums."""
+    generator = generator_of(settings)
+    if len(statistics) < matching_stage(settings):
+        return generator.stage_input(statistics, run)
+    generated = generator.images(statistics, math.ceil(settings.auxiliary_images / len(run.classes)), run)
     return {"images": generated.images, "labels": generated.labels}
 
 
@@ -53,7 +56,7 @@ def targets(statistics: Statistics, settings: MethodSettings, classes: int) -> t
 
     Sums are divided by the expected number of records in a draw, from the noisy counts.
     """
-    weight = count_weight(settings, matching_stage(settings))
+    weight = signal_count_weight(settings)
     counts = statistics.sums[COUNT][:, 0]
     known = ~lost_in_noise(counts, statistics.noise)
     per_draw = np.maximum(counts / weight, 1.0) * settings.rate

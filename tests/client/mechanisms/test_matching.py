@@ -27,20 +27,22 @@ from dpdd.client.records.records import Records
 from dpdd.client.silo import Silo
 from dpdd.common.errors import ConfigError
 from dpdd.common.methods.base import RunDescription
-from dpdd.common.methods.dp_merf.settings import SynthesisSettings as GeneratorSettings
 from dpdd.common.methods.matching import planning, synthesis
 from dpdd.common.methods.matching.settings import MethodSettings
 from dpdd.common.methods.matching.signals import MOST_FEATURES, Signals, clipped
 from dpdd.common.methods.matching.specification import (
     auxiliary,
     count_weight,
+    generator_of,
     layout,
+    resolve,
     signal_settings,
     signals,
     stage_input_shapes,
     stages,
 )
 from dpdd.common.methods.plan import Plan
+from dpdd.common.methods.private_evolution.specification import population_shape
 from dpdd.common.methods.registry import METHODS, query
 from dpdd.common.models.random_net import feature_count
 from dpdd.common.privacy import sampling
@@ -468,6 +470,28 @@ def test_the_auxiliary_share_is_about_what_the_first_stage_takes() -> None:
     assert weights[0] / sum(weights) == pytest.approx(0.3, rel=1e-9)
 
 
+def test_rounds_of_votes_share_what_auxiliary_images_may_cost_and_all_stages_compose() -> None:
+    votes = {"rounds": 2, "population": 4, "features": 0}
+    two = {"auxiliary": "generated", "generator": "private-evolution", "generator_settings": votes}
+    chosen = resolve(values(rate=1.0, draws=50, **two), RUN, 1.0, 1e-5)
+    first, generator = asked(chosen, epsilon=1.0), generator_of(chosen)
+    members = np.zeros(population_shape(generator.settings, RUN), np.uint8)  # type: ignore[arg-type]
+    inputs: list[dict[str, np.ndarray]] = [{}, {"population": members}, stage_input_of(chosen)]
+    plans = [
+        query("dosser").plan(replace(first, stage=stage, stage_input=given), chosen)
+        for stage, given in enumerate(inputs)
+    ]
+    whole = compose(*(plan.event for plan in plans))
+    assert plans[0].whole == plans[1].whole == plans[2].whole == whole and plans[0].event == plans[1].event
+    weights = [sum(p.releases / p.sigma**2 for p in parts(plan.event)) for plan in plans]  # type: ignore[union-attr]
+    assert (weights[0] + weights[1]) / sum(weights) == pytest.approx(chosen.auxiliary_share, rel=1e-9)
+    slack = (1.0 + math.e) * math.fsum(plan.distance for plan in plans)
+    assert 0.999e-5 < gaussian_delta(math.sqrt(sum(weights)), 1.0) + slack <= 1e-5
+    for stage in (0, 1, 2):
+        with pytest.raises(ConfigError, match=r"population|auxiliary arrays"):
+            query("dosser").plan(replace(first, stage=stage, stage_input=inputs[(stage + 1) % 3]), chosen)
+
+
 def test_samples_so_rare_that_delta_covers_them_still_get_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """A record that is sampled with probability below δ could be published in the clear, by the letter of (ε, δ)."""
     assert planning.LEAST_NOISE >= 0.25
@@ -543,10 +567,8 @@ def test_two_stages_are_reserved_together(tmp_path: Path, name: str) -> None:
     aggregate([two], layout(chosen, RUN, 1), "sum", count_weight(chosen, 1))
 
 
-def test_a_distilled_set_has_the_event_of_both_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    quick = GeneratorSettings(steps=2, hidden=8, batch=10)
-    monkeypatch.setattr(synthesis, "GeneratorSettings", lambda: quick)
-    chosen = values(**PLANS["everybody, two stages"])
+def test_a_distilled_set_has_the_event_of_both_stages(tmp_path: Path) -> None:
+    chosen = values(**PLANS["everybody, two stages"], generator_synthesis={"steps": 2, "hidden": 8, "batch": 10})
     silo = matching_silo(tmp_path / "north", records=900)
     asked_for = {"method": chosen.model_dump(mode="json"), "synthesis": {"steps": 2}, "images_per_class": 2}
     release = released(silo, asked(chosen, epsilon=1.0, kind=Kind.DISTILLED_SET, settings=asked_for))

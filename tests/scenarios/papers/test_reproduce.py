@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import math
+import tomllib
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import pytest
@@ -14,9 +16,9 @@ from dpdd.common.privacy.accounting import guarantee
 from dpdd.common.privacy.events import PoissonGaussian
 from dpdd.scenarios.papers import cda as paper_cda
 from dpdd.scenarios.papers import dosser as paper_dosser
+from dpdd.scenarios.papers import dosser_auxiliary, kip_tables, reproduce
 from dpdd.scenarios.papers import geng as paper_geng
 from dpdd.scenarios.papers import kip as paper_kip
-from dpdd.scenarios.papers import kip_tables, reproduce
 from dpdd.scenarios.papers.base import Cell, Outcome, Paper
 from dpdd.scenarios.simulator import simulate
 from dpdd.server.run.scenario import load_scenario
@@ -53,11 +55,14 @@ def cells_of(paper: Paper, arguments: list[str]) -> list[Cell]:
         ("sps", [], 8),
         ("dosser", [], 8),
         ("dosser", ["--epsilon", "1", "10", "--images-per-class", "10", "50"], 30),
+        ("dosser", ["--tables", "3", "4", "5"], 9),
+        ("dosser", ["--tables", "2", "4", "--rows", "dosser", "--images-per-class", "10", "50"], 8),
         ("kip", ["--tables", "made-patients"], 7),
         ("kip", ["--epsilon", "1", "inf", "--steps", "0"], 12),
         ("cda", [], 20),
         ("cda", ["--mode", "both", "--silos", "5", "--orders", "16", "--epsilon", "1", "--label-noise", "0.5"], 6),
         ("geng", [], 7),
+        ("geng", ["--rows", "full", "--judges", "convnet-dd", "resnet18-dd", "--resnet", "width=16", "runs=1"], 1),
         ("geng", ["--epsilon", "1", "10", "--images-per-class", "10", "50", "--rows", "coupled", "shares-equal"], 8),
     ],
 )
@@ -175,6 +180,65 @@ FIGURES = {"whole": 11.76, "limit": 9.93, "theirs": 12.9, "solved": 0.44, "by_cl
 """What `geng.figures` computes in seconds (tests/common/methods/dp_geng/test_published.py)."""
 
 
+def test_dossers_generators_have_the_part_of_the_budget_that_their_row_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dosser_auxiliary, "alone", lambda settings, _: (settings["auxiliary_share"], 0.875))
+    options = options_of(
+        paper_dosser, ["--tables", "3", "4", "5", "--set", "draws=7", "--images-per-class", "10", "50"]
+    )
+    cells = {cell.key: cell for cell in paper_dosser.cells(options)}
+    shares = []
+    for part in (0.1, 0.2, 0.3, 0.4, 0.5):
+        cell = cells[f"split-{part:g}-1-10"]
+        method = tomllib.loads(cell.scenario.replace("{seed}", "5"))["method"]["settings"]
+        assert (method["auxiliary"], method["generator"], method["draws"]) == ("generated", "dp-merf", 7)
+        assert cells[f"split-{part:g}-1-50"].like == cell.key
+        shares.append(method["auxiliary_share"])
+    assert shares[-1] == 0.5 and 0.01 < shares[0] < 0.02
+    # μ of a Gaussian with 0.2 of ε and δ, beside one with 0.8: found here by hand
+    small, large = (_mu(part, part * 1e-5) for part in (0.2, 0.8))
+    assert shares[1] == pytest.approx(small**2 / (small**2 + large**2), abs=1e-4)
+    outcomes = {key: [Outcome({"convnet-dd": 0.101 + 0.01 * number}, 1.0, 0, 0.0)] for number, key in enumerate(cells)}
+    printed = "\n".join(paper_dosser.report(options, outcomes))
+    rows = [" ".join(line.split()) for line in printed.splitlines()]
+    assert rows.count("DP-MERF, 0.8 : 0.2 1 0.061 0.06 0.88 12.1 13.1") == 3, "it stands beside all three tables"
+    assert "Private Evolution alone 1 – – – 26.1 27.1" in rows and "dead leaves, at no cost 1 – – – 22.1 23.1" in rows
+    assert "Fashion-MNIST 80.1 83.1 59.7 63.6 60.2 65.1 61.1 64.9" in rows and "Matching on" not in printed
+    exact = math.hypot(small, large)
+    assert (
+        f"compose to {_epsilon(exact):.2f} at ε = 1, not to 1" in printed.replace("\n", " ") and _epsilon(exact) < 0.95
+    )
+
+
+def test_what_generator_and_draws_cost_alone_makes_the_whole() -> None:
+    """Where nobody is sampled all of it is one Gaussian, and squares of μ add up."""
+    settings = {"auxiliary": "generated", "auxiliary_share": 0.2, "draws": 5, "rate": 1.0}
+    mus = [_mu(cost, 1e-5) for cost in dosser_auxiliary.alone(settings, 1.0)]
+    assert mus[0] ** 2 / (mus[0] ** 2 + mus[1] ** 2) == pytest.approx(0.2, rel=1e-3)
+    assert _epsilon(math.hypot(*mus)) == pytest.approx(1.0, rel=1e-3)
+
+
+def _mu(epsilon: float, delta: float) -> float:
+    """Of the Gaussian that costs just this, by bisection on the formula."""
+    low, high = 0.0, 10.0
+    for _ in range(60):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if _delta(middle, epsilon) < delta else (low, middle)
+    return low
+
+
+def _epsilon(mu: float) -> float:
+    low, high = 0.0, 10.0
+    for _ in range(60):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if _delta(mu, middle) > 1e-5 else (low, middle)
+    return high
+
+
+def _delta(mu: float, epsilon: float) -> float:
+    normal = NormalDist()
+    return normal.cdf(mu / 2.0 - epsilon / mu) - math.exp(epsilon) * normal.cdf(-mu / 2.0 - epsilon / mu)
+
+
 def test_dp_gengs_ablation_asks_as_seldom_as_it_can_and_stands_beside_the_paper(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -203,3 +267,19 @@ def test_dp_gengs_figures_are_for_its_own_data_alone(monkeypatch: pytest.MonkeyP
     options = options_of(paper_geng, ["--rows", "full", "--epsilon", "10", "--images-per-class", "50"])
     outcomes = {cell.key: [Outcome({"convnet-dd": 0.987}, 10.0, 0, 0.0)] for cell in paper_geng.cells(options)}
     assert "\n".join(paper_geng.report(options, outcomes)).count("98.7") == 1
+
+
+def test_dp_gengs_table_6_has_the_same_set_by_every_judge(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paper_geng, "figures", lambda: FIGURES)
+    judges = ["convnet-dd", "resnet18-dd", "densenet121-dd"]
+    arguments = ["--rows", "full", "--epsilon", "10", "--judges", *judges, "--resnet", "width=16", "runs=1"]
+    accuracy = dict(zip(judges, (0.987, 0.876, 0.765), strict=True))
+    for dataset, times in (("fashion-slice", 1), ("cifar10", 2)):
+        options = options_of(paper_geng, ["--dataset", dataset, *arguments])
+        [cell] = paper_geng.cells(options)
+        assert "[evaluation.resnet18_dd]\nwidth = 16\nruns = 1" in cell.scenario
+        printed = "\n".join(paper_geng.report(options, {cell.key: [Outcome(accuracy, 10.0, 0, 0.0)]}))
+        assert "ResNet-18: width=16, runs=1; DenseNet-121: its defaults" in printed
+        assert printed.count("87.6") == printed.count("76.5") == times
+        row = next(line for line in printed.splitlines() if line.startswith("DP-GENG") and "59.0 ± 0.3  52.8" in line)
+        assert row.split()[-3:] == (["98.7", "87.6", "76.5"] if dataset == "cifar10" else ["–"] * 3)

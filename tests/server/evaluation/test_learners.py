@@ -14,7 +14,7 @@ from dpdd.common.errors import ConfigError
 from dpdd.common.methods.base import DataKind
 from dpdd.common.models.backbone import Backbone
 from dpdd.common.synthesis.public_pool import LabelledPool, PoolFacts
-from dpdd.server.evaluation.learner_settings import ConvNetPoolSettings
+from dpdd.server.evaluation.learner_settings import ConvNetPoolSettings, DenseNetDDSettings, ResNetDDSettings
 from dpdd.server.evaluation.learners import DEFAULT_LEARNERS, LEARNERS, learner, learners_for
 from tests.server.evaluation.worlds import CONVNET, JUDGE, PROBE, TEST, synthetic, tune
 
@@ -33,13 +33,15 @@ def test_who_there_is_and_what_they_need() -> None:
         "krr-perceptual",
         "krr-entk",
         "convnet-cda",
+        "resnet18-dd",
+        "densenet121-dd",
     )
     assert learners_for(DataKind.IMAGE) == names
     assert learners_for(DataKind.TABLE) == DEFAULT_LEARNERS[DataKind.TABLE] and len(LEARNERS) == len(names) + 12
     assert all(each.name == name and learner(name) is each for name, each in LEARNERS.items())
     assert [name for name in names if not LEARNERS[name].needs_backbone] == [*names[:3], *names[8:]]
     assert [name for name, each in LEARNERS.items() if each.tunes_backbone] == ["fine-tune", "ensemble"]
-    assert [each.title.format(backbone="tiny") for each in LEARNERS.values()][:12] == [
+    assert [each.title.format(backbone="tiny") for each in LEARNERS.values()][:14] == [
         "ConvNet, literature's protocol",
         "ConvNet from scratch",
         "ConvNet from scratch",
@@ -52,6 +54,8 @@ def test_who_there_is_and_what_they_need() -> None:
         "kernel regression, random ResNet-18",
         "kernel regression, e-NTK of LeNet",
         "ConvNet of DP-CDA's table 1",
+        "ResNet-18, literature's protocol",
+        "DenseNet-121, literature's protocol",
     ]
     with pytest.raises(ConfigError, match="no learner 'oracle'; known are convnet-dd, convnet, convnet-pool, probe"):
         learner("oracle")
@@ -63,6 +67,8 @@ def test_every_learner_trains_classifiers(public: Backbone) -> None:
         "convnet": CONVNET.model_copy(update={"runs": 2, "steps": 2}),
         "convnet-pool": CONVNET.model_copy(update={"convnet_pool": ConvNetPoolSettings(runs=2, width=4, steps=2)}),
         "convnet-cda": CONVNET.model_copy(update={"runs": 2, "steps": 2}),
+        "resnet18-dd": CONVNET.model_copy(update={"resnet18_dd": ResNetDDSettings(runs=2, width=4, steps=1)}),
+        "densenet121-dd": CONVNET.model_copy(update={"densenet121_dd": DenseNetDDSettings(runs=1, growth=2, steps=1)}),
         "probe": PROBE.model_copy(update={"runs": 2}),
         "fine-tune": tune(runs=2, steps=2),
         "ensemble": tune(runs=2, steps=2),
@@ -75,7 +81,7 @@ def test_every_learner_trains_classifiers(public: Backbone) -> None:
     for name in learners_for(DataKind.IMAGE):
         each = LEARNERS[name]
         classifiers = each.train(dataset, quick[name], public, seed=0)
-        several = {"convnet-dd": 3, "convnet-cda": 2, "fine-tune": 2, **dict.fromkeys(twice, 2)}
+        several = {"convnet-dd": 3, "convnet-cda": 2, "resnet18-dd": 2, "fine-tune": 2, **dict.fromkeys(twice, 2)}
         assert len(classifiers) == several.get(name, 1)
         assert all(classifier(batch).shape == (5, 3) for classifier in classifiers)
 

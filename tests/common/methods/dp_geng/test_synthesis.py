@@ -11,10 +11,9 @@ import torch
 
 from dpdd.common.methods.dp_geng import extractors
 from dpdd.common.methods.dp_geng.expert import fresh, set_vector, vector_of
-from dpdd.common.methods.dp_geng.generators import Generator
 from dpdd.common.methods.dp_geng.initialisation import assembled, nearest_to_centres
 from dpdd.common.methods.dp_geng.settings import COUNT, EXPERT, GRADIENT, SIZE, SynthesisSettings
-from dpdd.common.methods.dp_geng.specification import KERNELS, schedule, stage_of, step_length
+from dpdd.common.methods.dp_geng.specification import KERNELS, generator_of, schedule, stage_of, step_length
 from dpdd.common.methods.dp_geng.synthesis import Guide, expert_loss, expert_weights, silo_size, synthesise
 from dpdd.common.methods.matching.synthesis import expand
 from dpdd.common.models.random_net import RandomNet
@@ -58,7 +57,7 @@ def test_clusters_are_found_and_every_point_stands_for_one() -> None:
 
 
 def test_without_a_loss_images_are_generated_ones() -> None:
-    generated = Generator.of(SETTINGS).images(statistics_of(SETTINGS)[:1], 12, RUN)
+    generated = generator_of(SETTINGS).images(statistics_of(SETTINGS)[:1], 12, RUN)
     for start in ("clusters", "random"):
         images = made(match="nothing", expert_weight=0.0, start=start, parts=1)
         for at, label in enumerate(np.repeat(range(3), 2)):
@@ -102,7 +101,7 @@ def test_matching_comes_nearer_to_what_was_released() -> None:
     from dpdd.common.methods.dp_geng.synthesis import GuidedTask
 
     statistics = statistics_of(SETTINGS)
-    generated = Generator.of(SETTINGS).images(statistics[:1], 12, RUN)
+    generated = generator_of(SETTINGS).images(statistics[:1], 12, RUN)
     synthesis = SynthesisSettings(parts=1, learning_rate=0.05, steps=30, match="generated", expert_weight=0.0)
     task = GuidedTask(statistics[1], None, generated, SETTINGS, synthesis, RUN)
     members, losses = range(3), []
@@ -148,7 +147,7 @@ def test_the_expert_is_the_mean_of_what_silos_made_of_it() -> None:
 
 
 def test_extractors_are_trained_on_generated_images_unless_they_are_to_be_random() -> None:
-    generated = Generator.of(SETTINGS).images(statistics_of(SETTINGS)[:1], 12, RUN)
+    generated = generator_of(SETTINGS).images(statistics_of(SETTINGS)[:1], 12, RUN)
     drawn = [RandomNet.draw(RUN.public_seed, number, SHAPE, 4, 2, 3) for number in range(2)]
     for kind in ("trained", "random"):
         given = extractors.stage_input(settings_of(extractors=kind), generated, RUN)

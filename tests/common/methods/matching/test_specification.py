@@ -17,10 +17,12 @@ from dpdd.common.methods.matching.specification import (
     auxiliary,
     count_weight,
     draw_layout,
-    embedding,
+    generator_of,
     layout,
+    matching_stage,
     resolve,
     signals,
+    stages,
 )
 from dpdd.common.methods.registry import method
 from dpdd.common.models.random_net import RandomNet
@@ -48,11 +50,29 @@ def test_rows_of_a_class_are_its_rows_in_every_draw() -> None:
 def test_the_stages_are_those_of_the_auxiliary_images() -> None:
     one, two = settings_of(), settings_of(auxiliary="generated")
     assert (method("dosser").stages(one), method("dosser").stages(two)) == (1, 2)
-    assert layout(two, RUN, 0) == method("dp-merf").layout(embedding(two), RUN, 0)
+    assert layout(two, RUN, 0) == method("dp-merf").layout(generator_of(two).settings, RUN, 0)
     assert layout(two, RUN, 1) == layout(one, RUN, 0) == method("dosser").layout(two, RUN, 1)
-    assert count_weight(two, 0) == embedding(two).count_weight
+    assert count_weight(two, 0) == generator_of(two).settings.count_weight
     assert count_weight(two, 1) == count_weight(one, 0)
     assert method("dosser").count_weight(two, 1) == count_weight(two, 1)
+
+
+def test_a_generator_of_several_rounds_comes_first_and_later_requests_alone_name_it() -> None:
+    votes = {"rounds": 3, "population": 4, "features": 0}
+    asked = settings_of(auxiliary="generated", generator="private-evolution", generator_settings=votes, dimensions=5)
+    found = resolved(asked, 1.0)
+    evolution = generator_of(found)
+    assert (stages(found), matching_stage(found)) == (4, 3)
+    for stage in range(3):
+        assert layout(found, RUN, stage) == evolution.method.layout(evolution.settings, RUN, stage)
+        assert count_weight(found, stage) == evolution.count_weight
+    assert layout(found, RUN, 3) == layout(settings_of(dimensions=5), RUN, 0)
+    assert found.generator_settings == evolution.settings.on_wire() != votes, "a coordinator fills in what is left out"
+    assert MethodSettings.model_validate(found.on_wire()) == found
+    older = settings_of(auxiliary="generated", dimensions=5).on_wire()
+    assert not {name for name in older if name.startswith("generator")}, "requests keep their bytes"
+    with pytest.raises(ValueError, match="settings of a generator are for"):
+        settings_of(generator_settings=votes)
 
 
 def resolved(settings: MethodSettings, epsilon: float) -> MethodSettings:

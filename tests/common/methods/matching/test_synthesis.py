@@ -12,8 +12,6 @@ import pytest
 import torch
 
 from dpdd.common.data.dead_leaves import dead_leaves
-from dpdd.common.methods.dp_merf.settings import SynthesisSettings as GeneratorSettings
-from dpdd.common.methods.matching import synthesis as matching
 from dpdd.common.methods.matching.settings import MethodSettings, SynthesisSettings
 from dpdd.common.methods.matching.signals import Draw, clipped
 from dpdd.common.methods.matching.specification import (
@@ -279,9 +277,9 @@ def test_synthesis_may_start_from_the_auxiliary_images() -> None:
     np.testing.assert_array_equal(leaves.images, synthesised(settings_of(), start="noise", **gentle).images)
 
 
-def test_what_the_second_stage_is_asked_with_is_what_silos_expect(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = settings_of(auxiliary="generated", auxiliary_images=12)
-    monkeypatch.setattr(matching, "GeneratorSettings", lambda: QUICK_GENERATOR)
+def test_what_the_second_stage_is_asked_with_is_what_silos_expect() -> None:
+    quick = {"steps": 2, "hidden": 8, "batch": 10}
+    settings = settings_of(auxiliary="generated", auxiliary_images=12, generator_synthesis=quick)
     sums = {each.name: np.ones((each.rows, each.width)) for each in layout(settings, RUN, 0).segments}
     given = method("dosser").stage_input([Statistics(sums, 0.0, 1)], settings, RUN)
     assert {name: array.shape for name, array in given.items()} == stage_input_shapes(settings, RUN)
@@ -290,9 +288,6 @@ def test_what_the_second_stage_is_asked_with_is_what_silos_expect(monkeypatch: p
     pictures = auxiliary(settings, given, RUN)
     assert pictures.dtype == np.float32 and pictures.min() >= 0.0 and pictures.max() <= 1.0
     np.testing.assert_array_equal(np.rint(pictures * 255.0), given["images"])
-
-
-QUICK_GENERATOR = GeneratorSettings(steps=2, hidden=8, batch=10)
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,12 @@
-"""Who makes the generated images: any method with releases of sums of which it makes images, as it is.
+"""Who makes generated images for another method: any method with releases of sums of which it makes images, as it is.
 
-A generator's stages come first in DP-GENG's, with its own layouts, stage inputs and private half, and all of them have
-one noise. What a generator needs beyond the contract of a `Method` is an entry here.
+A generator's stages come first in those of the method that wants its images (DP-GENG, matching), with its own layouts,
+stage inputs and private half, and all of them have one noise. What a generator needs beyond the contract of a `Method`
+is an entry here.
 
 >>> sorted(GENERATORS)
 ['dp-merf', 'private-evolution', 'sps']
->>> from dpdd.common.methods.dp_geng.settings import MethodSettings
->>> Generator.of(MethodSettings()).settings.features
+>>> Generator.of("dp-merf").settings.features
 500
 """
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,8 +26,8 @@ from numpy.typing import NDArray
 from dpdd.common.config import Settings
 from dpdd.common.errors import ConfigError
 from dpdd.common.methods.base import Method, RunDescription
-from dpdd.common.methods.dp_geng.settings import MethodSettings
 from dpdd.common.methods.dp_merf.method import DPMERF
+from dpdd.common.methods.plan import Plan
 from dpdd.common.methods.private_evolution.method import PrivateEvolution
 from dpdd.common.methods.sps.method import SPS
 from dpdd.common.wire.request import Kind, ReleaseRequest
@@ -59,6 +60,7 @@ GENERATORS: Mapping[str, Entry] = {
 }
 """By the name of the method, which is that in `registry`; that module registers DP-GENG, too, so it cannot be asked."""
 
+_NOTHING: Mapping[str, Any] = {}
 _made: dict[str, LabelledSet] = {}
 _lock = threading.Lock()
 
@@ -72,14 +74,16 @@ class Generator:
     synthesis: Settings
 
     @classmethod
-    def of(cls, settings: MethodSettings) -> Generator:
-        """The one that these settings name; ConfigError where its own do not fit."""
-        entry = GENERATORS[settings.generator]
+    def of(
+        cls, name: str, settings: Mapping[str, Any] = _NOTHING, synthesis: Mapping[str, Any] = _NOTHING
+    ) -> Generator:
+        """The one with this name and these settings; ConfigError where they do not fit."""
+        entry = GENERATORS[name]
         chosen = entry.method
         return cls(
             chosen,
-            chosen.settings({**entry.settings, **settings.generator_settings}),
-            chosen.synthesis_settings({**entry.synthesis, **settings.generator_synthesis}),
+            chosen.settings({**entry.settings, **settings}),
+            chosen.synthesis_settings({**entry.synthesis, **synthesis}),
         )
 
     @property
@@ -92,8 +96,12 @@ class Generator:
         """What a record weighs in the counts of its first stage."""
         weight = self.method.count_weight(self.settings, 0)
         if weight is None:
-            raise ConfigError(f"{self.method.name} releases no counts, which the other parts of DP-GENG need")
+            raise ConfigError(f"{self.method.name} releases no counts, which those who want its images need")
         return weight
+
+    def planned(self, request: ReleaseRequest) -> Plan:
+        """Its own plan of one of its stages, which checks what it is asked with; the noise is not used."""
+        return self.method.plan(replace(self.asked(request), epsilon=math.inf), self.settings)
 
     def asked(self, request: ReleaseRequest) -> ReleaseRequest:
         """What a request for one of its stages asks of it."""
