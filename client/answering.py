@@ -89,20 +89,34 @@ def _fits(array: NDArray, planned: ArrayType) -> bool:
 
 
 def stays(request: ReleaseRequest) -> bool:
-    """Whether a request is one of many rounds, for which one worker may stay, and open the records once."""
-    asked = query(request.method)
-    return asked.rounds and request.kind is Kind.STATISTICS and asked.stages(settings_of(request)) > 1
+    """Whether a request is one of many stages, for which one worker may stay, and open the records once."""
+    return request.kind is Kind.STATISTICS and _stages(request) > 1
+
+
+def is_last(request: ReleaseRequest) -> bool:
+    """Whether no stage comes after this one."""
+    return request.stage + 1 >= _stages(request)
+
+
+def _stages(request: ReleaseRequest) -> int:
+    """How many releases a silo makes of its records for one reservation; of a finished set, all at once."""
+    chosen = query(request.method)
+    if request.kind is Kind.DISTILLED_SET:
+        return method(request.method).stages(settings_of(request))
+    return chosen.stages(settings_of(request))
 
 
 def opened_records(assignment: Assignment, progress: Progress) -> Records:
-    """The records that an answer is made of."""
+    """The records that an answer is made of; where there are several stages, they may keep embeddings for the next."""
     progress("reading", 0, 1)
+    most = assignment.settings.worker.keep_embeddings if _stages(assignment.request) > 1 else 0
     records = load_records(assignment.settings.data, assignment.folder)
     if assignment.holdout_key is None:
-        return records
+        return records.keeping(most)
     share = assignment.settings.evaluation.holdout  # an evaluation reads the holdout, everything else the rest
     evaluation = assignment.request.kind is Kind.EVALUATION
-    return holdout.readable(records, share, assignment.holdout_key, evaluation=evaluation, progress=progress)
+    readable = holdout.readable(records, share, assignment.holdout_key, evaluation=evaluation, progress=progress)
+    return readable.keeping(most)
 
 
 def make(assignment: Assignment, progress: Progress, records: Records | None = None) -> Release:

@@ -16,6 +16,7 @@ from dpdd.common import flower  # first: it turns Flower's telemetry off
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
+from dpdd.client.open_records import OpenRecords
 from dpdd.client.rehearsal import rehearse
 from dpdd.client.silo import Silo
 from dpdd.client.worker.worker import Worker
@@ -33,33 +34,40 @@ SILO_FAILED = 1000
 def make_app(progress: Callable[[str], Progress] = lambda _silo: silent, worker: Worker | None = None) -> ClientApp:
     """A ClientApp whose silos report to `progress(<silo name>)`, and have their records read by `worker`.
 
-    Without one they read them in this process, as simulated silos may.
+    Without one they read them in this process, as simulated silos may, which keep them open between stages.
     """
-    app = ClientApp()
+    app, opened = ClientApp(), OpenRecords()
+
+    def silo_in(folder: Path) -> Silo:
+        return Silo(folder, worker, opened)
 
     @app.query("release")
     def answer(message: Message, context: Context) -> Message:
         def work(silo: Silo, request: bytes) -> bytes:
             return encode_answer(silo.answer(request, progress(silo.settings.name)))
 
-        return _reply(message, context, worker, work, "dpdd.v1.Answer")
+        return _reply(message, context, silo_in, work, "dpdd.v1.Answer")
 
     @app.query("plan")
     def report(message: Message, context: Context) -> Message:
         def work(silo: Silo, request: bytes) -> bytes:
             return encode_report(rehearse(silo, request))
 
-        return _reply(message, context, worker, work, "dpdd.v1.PlanReport")
+        return _reply(message, context, silo_in, work, "dpdd.v1.PlanReport")
 
     return app
 
 
 def _reply(
-    message: Message, context: Context, worker: Worker | None, work: Callable[[Silo, bytes], bytes], stype: str
+    message: Message,
+    context: Context,
+    silo_in: Callable[[Path], Silo],
+    work: Callable[[Silo, bytes], bytes],
+    stype: str,
 ) -> Message:
     """What `work` makes of the request in a message, for the silo that the node's configuration names."""
     try:
-        silo = Silo(Path(str(context.node_config["silo"])), worker)
+        silo = silo_in(Path(str(context.node_config["silo"])))
         reply = work(silo, flower.unpack(message.content, "dpdd.v1.ReleaseRequest"))
     except Exception as error:  # whatever it was: Flower would put its text into the reply
         # What went wrong may depend on the records, so the coordinator learns only that something did.

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from dpdd.client.records.kept import LARGEST_QUOTA, QUOTA
 from dpdd.common.config import Settings, load_toml
 from dpdd.common.data.formats import DataSpec
 from dpdd.common.errors import ConfigError, WireError
@@ -97,11 +98,14 @@ class WorkerSettings(Settings):
     """The process that reads records (`client.worker`); without `isolation` the node reads them itself, unlimited.
 
     `most_seconds` are by the clock, for an answer; `planning_seconds` of CPU time, to find out what one would cost.
+    `keep_embeddings` are bytes of embeddings that stay from one stage of a request to the next
+    (`client.records.kept`); 0 keeps none, and every stage computes them again.
     """
 
     isolation: bool = True
     most_seconds: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 86_400.0
     planning_seconds: Annotated[int, Field(ge=1)] = 120
+    keep_embeddings: Annotated[int, Field(ge=0, le=LARGEST_QUOTA)] = QUOTA
 
 
 class SimulationSettings(Settings):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from dpdd.client.config import SiloSettings
 from dpdd.client.mechanisms.base import BATCH
+from dpdd.client.records.kept import IN_MEMORY
 from dpdd.common.config import Settings
 from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.plan import ENVELOPE, Plan
@@ -40,9 +41,10 @@ def memory_bound(request: ReleaseRequest, settings: Settings, plan: Plan) -> int
 
     The interpreter, with the request; three blocks of records, read ahead; for each of a batch's rows eight copies in
     double precision (as it is, on the grid, squared, by class, ...); the public networks
-    (`Query.working_memory`); and for each released number the clean sum, the noise, the noisy sum, and its copies on
-    the way out; and of a table a block of cells, unless one of them is a page of a file by itself. The files' own size
-    does not count, nor making a finished set, whose worker has limits all the same.
+    (`Query.working_memory`); for each released number the clean sum, the noise, the noisy sum, and its copies on the
+    way out; where there are later stages, embeddings that stay in memory for them; and of a table a block of cells,
+    unless one of them is a page of a file by itself. The files' own size does not count, nor making a finished set,
+    whose worker has limits all the same.
     """
     chosen, run = query(request.method), RunDescription.of(request)
     layout = chosen.layout(settings, run, request.stage)
@@ -52,6 +54,8 @@ def memory_bound(request: ReleaseRequest, settings: Settings, plan: Plan) -> int
     squares = sum(8 * 4 * (BATCH * sum(each.factors or ()) + each.width) for each in layout.products)
     sums = _SUM_BYTES * max(plan.coordinates, layout.coordinates)
     own = chosen.working_memory(settings, run, request.stage)
+    if chosen.stages(settings) > 1:
+        own += IN_MEMORY
     if request.table is not None:
         own += TABLE_READER + TABLE_COLUMN * len(request.table.columns)
     return INTERPRETER + REQUEST_COPIES * len(request.encode()) + reading + rows + squares + sums + own

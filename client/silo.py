@@ -31,6 +31,7 @@ from dpdd.client.keys import create_key, load_key, public_bytes
 from dpdd.client.ledger.hash_chain import Entry
 from dpdd.client.ledger.ledger import Ledger, OverBudget
 from dpdd.client.ledger.lookup import NotCovered
+from dpdd.client.open_records import OpenRecords
 from dpdd.client.outbox import Outbox
 from dpdd.client.policy import Refused
 from dpdd.client.worker.deaths import Deaths
@@ -57,11 +58,15 @@ MOST_WAITING_BYTES = 1 << 28
 class Silo:
     """The folder with `silo.toml`, and its `state/`: key, ledger, outbox."""
 
-    def __init__(self, folder: Path, worker: Worker | None = None) -> None:
-        """With a `worker`, records are read and requests planned in a process of its own, unless silo.toml says no."""
+    def __init__(self, folder: Path, worker: Worker | None = None, opened: OpenRecords | None = None) -> None:
+        """With a `worker`, records are read and requests planned in a process of its own, unless silo.toml says no.
+
+        Without one, a simulated silo's records stay open in `opened` between stages.
+        """
         self.folder = folder
         self.settings: SiloSettings = load_settings(folder)
         self._worker = worker if self.settings.worker.isolation else None
+        self._opened = opened
         self._key = load_key(self._state / "key.pem", self.settings.keys.beside(folder))
         self.outbox = Outbox(self._state / "outbox")
 
@@ -321,7 +326,7 @@ class Silo:
     def _unsigned(self, assignment: Assignment, progress: Progress) -> Release:
         """What records and mechanism give, made here or by the worker, which a request ends only so often."""
         if self._worker is None:
-            return make(assignment, progress)
+            return make(assignment, progress, None if self._opened is None else self._opened.of(assignment, progress))
         deaths, limits, request_id = Deaths(self._state / "deaths"), limits_of(self.settings), assignment.request.id
         deaths.check(request_id, limits)
         try:

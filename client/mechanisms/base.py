@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -80,6 +81,29 @@ BATCH = 64
 """Records at a time: more would hardly be faster, and each release tries two batches of noise and fills up its last."""
 
 
+@dataclass(frozen=True)
+class Embedding:
+    """What a public network makes of each record, whatever stage asks: rows that may be kept for the next (`Kept`).
+
+    `of` gives a batch's rows; `key` says all that they depend on beside the records, for as long as the process lives.
+    """
+
+    of: Callable[[NDArray[np.float32]], NDArray[np.float32]]
+    key: str
+
+    @classmethod
+    def asked(
+        cls, request: ReleaseRequest, of: Callable[[NDArray[np.float32]], NDArray[np.float32]], *more: object
+    ) -> Embedding:
+        """That of a request: method, settings, backbone and seed are in the id of its first stage; `more` is the rest.
+
+        Networks round differently on another number of threads.
+        """
+        import torch
+
+        return cls(of, " ".join(map(str, (request.first_stage().id, torch.get_num_threads(), *more))))
+
+
 def privatised_sum(
     records: Records,
     layout: Layout,
@@ -89,26 +113,58 @@ def privatised_sum(
     progress: Progress,
     *,
     batch: int = BATCH,
+    embedding: Embedding | None = None,
 ) -> Privatised:
     """One streaming pass: every record's contribution, clipped and summed; then noise, once.
 
     `contributions` gets the records of a batch and their labels. It always gets a batch of the same shape, padded with
     zeros: a record's contribution must not depend, even in its last bit, on which records happen to be its neighbours,
     or removing one would change the others' too. Where the place in a batch matters, records come one by one.
+
+    With an `embedding`, `contributions` gets that in place of the records. It is computed in the first stage and, where
+    the records may keep it, read in later ones, which is bit for bit the same and saves the network.
     """
     total = ClippedSum(layout)
-    if not independent_of_batch_position(contributions, (batch, *records.shape), layout.classes):
+
+    def from_records(features: NDArray[np.float32], labels: NDArray[np.int64]) -> Contribution:
+        return contributions(features if embedding is None else embedding.of(features), labels)
+
+    if not independent_of_batch_position(from_records, (batch, *records.shape), layout.classes):
         batch = 1
+    batches = records.batches(batch) if embedding is None else embedded_batches(records, embedding, batch)
     done = 0
-    for features, labels in records.batches(batch):
-        rows, factors = contributions(*padded(features, labels, batch))
+    for features, labels in batches:
         kept = len(features)
+        rows, factors = contributions(*padded(features, labels, batch))
         total.add(rows[:kept], labels, {name: _first(pair, kept) for name, pair in factors.items()})
         done += kept
         progress("summing statistics", done, len(records))
     progress("adding noise", 0, 1)
     assert isinstance(plan.event, Gaussian | NonPrivate)
     return privatise(total, plan.event, entropy)
+
+
+def embedded_batches(
+    records: Records, embedding: Embedding, batch: int
+) -> Iterator[tuple[NDArray[np.float32], NDArray[np.int64]]]:
+    """The embedding of all records in order, `batch` at a time, and their labels; what it takes is kept, if it may be.
+
+    Records whose embedding is kept are not read.
+    """
+    found = None if records.kept is None else records.kept.find(f"{embedding.key} {batch}")
+    if found is not None:
+        for start in range(0, len(records), batch):
+            part = slice(start, min(start + batch, len(records)))
+            yield found[part], records.labels[part]
+        return
+    keeping = None
+    for features, labels in records.batches(batch):
+        rows = embedding.of(padded(features, labels, batch)[0])[: len(features)]
+        if records.kept is not None and keeping is None:
+            keeping = records.kept.begin(f"{embedding.key} {batch}", len(records), rows.shape[1])
+        if keeping is not None:
+            keeping.add(rows)
+        yield rows, labels
 
 
 def add_sample(total: SampledSum, records: Records, contributions: Contributions, batch: int) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dpdd.client.mechanisms.base import Contribution, Mechanism, privatised_counts, privatised_sum
+from dpdd.client.mechanisms.base import Contribution, Embedding, Mechanism, privatised_counts, privatised_sum
 from dpdd.client.records.records import Records
 from dpdd.common.data.table.rows import proper_rows
 from dpdd.common.methods.base import DataKind, RunDescription
@@ -60,36 +60,44 @@ class PrivateEvolutionMechanism(Mechanism[EvolutionSettings]):
         population = population.reshape(population_shape(settings, run))
         if run.kind is DataKind.TABLE:
             return _votes_of_rows(records, population, settings, run, plan, entropy, progress)
-        return _votes_of_images(records, population, settings, run, plan, entropy, progress)
+        return _votes_of_images(records, population, settings, request, plan, entropy, progress)
 
 
 def _votes_of_images(
     records: Records,
     population: NDArray[np.uint8],
     settings: EvolutionSettings,
-    run: RunDescription,
+    request: ReleaseRequest,
     plan: Plan,
     entropy: Entropy,
     progress: Progress,
 ) -> Privatised:
     """By distance in the public embedding, batch by batch."""
+    run = RunDescription.of(request)
     embedding, sums = image_vectors(settings, run), layout(settings, run)
     vectors = embedding.of_bytes(population).unflatten(0, (len(run.classes), settings.population))
     halves = 0.5 * vectors.square().sum(2)
 
-    def contributions(images: NDArray[np.float32], labels: NDArray[np.int64]) -> Contribution:
+    def see(images: NDArray[np.float32]) -> NDArray[np.float32]:
         with torch.inference_mode():
-            seen, own = embedding.of(torch.from_numpy(images)), torch.from_numpy(labels)
+            seen = embedding.of(torch.from_numpy(images)).numpy()
+        seen[~np.isfinite(images).all(axis=(1, 2, 3))] = np.nan
+        return seen
+
+    def contributions(vectors_of: NDArray[np.float32], labels: NDArray[np.int64]) -> Contribution:
+        with torch.inference_mode():
+            seen, own = torch.from_numpy(vectors_of), torch.from_numpy(labels)
             closeness = torch.bmm(vectors[own], seen[:, :, None])[:, :, 0] - halves[own]
             nearest = torch.nan_to_num(closeness).argmax(1).numpy()
             finite = (torch.isfinite(seen).all(1) & torch.isfinite(closeness).all(1)).numpy()
-        rows = np.zeros((len(images), sums.width), np.float32)
-        rows[np.arange(len(images)), nearest] = settings.vote
+        rows = np.zeros((len(seen), sums.width), np.float32)
+        rows[np.arange(len(seen)), nearest] = settings.vote
         rows[:, -1] = settings.count_weight
-        rows[~(finite & np.isfinite(images).all(axis=(1, 2, 3)))] = np.nan  # which the clipped sum takes for nothing
+        rows[~finite] = np.nan  # which the clipped sum takes for nothing
         return rows, {}
 
-    return privatised_sum(records, sums, contributions, plan, entropy, progress, batch=BATCH)
+    kept = Embedding.asked(request, see)
+    return privatised_sum(records, sums, contributions, plan, entropy, progress, batch=BATCH, embedding=kept)
 
 
 def _votes_of_rows(

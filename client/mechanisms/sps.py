@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dpdd.client.mechanisms.base import Contribution, Mechanism, privatised_sum
+from dpdd.client.mechanisms.base import Contribution, Embedding, Mechanism, privatised_sum
 from dpdd.client.records.records import Records
 from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.plan import Plan
@@ -51,11 +51,15 @@ class SPSMechanism(Mechanism[MethodSettings]):
             scale = [torch.full((statistic.width,), spec.weights[statistic.name]) for statistic in spec.statistics]
             reference = given["rows"] * torch.cat(scale)
 
-        def contributions(images: NDArray[np.float32], labels: NDArray[np.int64]) -> Contribution:
+        def look(images: NDArray[np.float32]) -> NDArray[np.float32]:
+            with torch.inference_mode():
+                return spec.look(torch.from_numpy(images)).numpy()
+
+        def contributions(looked: NDArray[np.float32], labels: NDArray[np.int64]) -> Contribution:
             with torch.inference_mode():
                 classes = torch.from_numpy(labels)
                 centre = None if reference is None else reference[classes]
-                vectors, embedding = spec.measure(torch.from_numpy(images), centre)
+                vectors, embedding = spec.measure_again(torch.from_numpy(looked), centre)
                 parts, factors = [vectors.numpy()], {}
                 if embedding is not None and request.stage == 0:
                     factors[SECOND_MOMENT] = (embedding.numpy(),) * 2
@@ -63,10 +67,11 @@ class SPSMechanism(Mechanism[MethodSettings]):
                 elif embedding is not None:
                     wrong = residuals(embedding, classes, given["teacher"])
                     factors[RESIDUAL] = (wrong.numpy(), embedding.numpy())
-            parts.append(np.full((len(images), 1), settings.count_weight, dtype=np.float32))
+            parts.append(np.full((len(looked), 1), settings.count_weight, dtype=np.float32))
             return np.concatenate(parts, axis=1), factors
 
-        return privatised_sum(records, spec.layout, contributions, plan, entropy, progress)
+        embedding = Embedding.asked(request, look, spec.turn)
+        return privatised_sum(records, spec.layout, contributions, plan, entropy, progress, embedding=embedding)
 
 
 MECHANISM = SPSMechanism()

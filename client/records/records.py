@@ -13,12 +13,13 @@ Records(private)
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
 
+from dpdd.client.records.kept import Kept
 from dpdd.common.data.features import Chosen, Features, Selected
 from dpdd.common.data.labelled_records import as_float
 from dpdd.common.data.read_ahead import read_ahead
@@ -34,11 +35,13 @@ class Records:
 
     `features` is uint8 N, C, H, W; or float32 N, C, H, W in [0, 1]; or float32 N, d for a table; an array, or anything
     that is read by position (`dpdd.common.data.features`). `labels` is int64 N. Values that are not finite are allowed:
-    a mechanism gives such a record no contribution. Arrays are read-only.
+    a mechanism gives such a record no contribution. Arrays are read-only. `kept` is where embeddings of these very
+    records may stay for a later stage; None: nowhere.
     """
 
     features: Features
     labels: npt.NDArray[np.int64]
+    kept: Kept | None = None
 
     def __post_init__(self) -> None:
         form = (str(self.features.dtype), self.features.ndim)
@@ -99,6 +102,10 @@ class Records:
             for start in range(part.start, part.stop, size):
                 stop = min(start + size, part.stop)
                 yield as_float(features[start - part.start : stop - part.start]), self.labels[start:stop].copy()
+
+    def keeping(self, most: int) -> Records:
+        """The same records, of which so many bytes of embeddings may be kept."""
+        return replace(self, kept=Kept(most) if most else None)
 
     def take(self, chosen: npt.ArrayLike) -> Records:
         """Return the records at the given positions, or those for which a boolean mask is true."""

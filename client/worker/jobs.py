@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from dpdd.client.answering import Assignment, make, opened_records
+from dpdd.client.answering import Assignment, is_last, make, opened_records
 from dpdd.client.config import SiloSettings
 from dpdd.client.estimates import memory_bound
 from dpdd.client.mechanisms.base import mechanism
@@ -44,7 +44,7 @@ from dpdd.common.wire.request import decode_request
 from dpdd.v1 import release_pb2
 
 STAY_SECONDS = 120.0
-"""So long a worker stays for the next round, with the records open."""
+"""So long a worker stays for the next stage, with the records open."""
 PROGRESS_SECONDS = 0.05
 """So often, at most, the node hears how far a phase is."""
 _LENGTH = struct.Struct("!I")
@@ -137,9 +137,10 @@ def message_of(job: str, header: Mapping[str, Any], request: bytes) -> bytes:
 
 
 def serve_job(channel: socket.socket, jobs: Mapping[str, Job] = JOBS) -> None:
-    """Read the one job, do it, and send what came of it; or one answer after the other, of a worker that stays.
+    """Read the one job, do it, and send what came of it; or one after the other, in a worker that stays.
 
-    Then the records are opened for the first, and are all that is kept for the others.
+    Then the records are opened for the first answer. They are all that is kept for the others, with the embeddings that
+    they keep until the last stage.
     """
     records: Records | None = None
     for payload in _received(channel):
@@ -147,10 +148,12 @@ def serve_job(channel: socket.socket, jobs: Mapping[str, Job] = JOBS) -> None:
         header = json.loads(payload[_LENGTH.size : _LENGTH.size + length])
         request, stays, progress = payload[_LENGTH.size + length :], "stays" in header, _reporter(channel)
         try:
-            if stays:
+            if stays and header["job"] == "answer":
                 assignment = assignment_from_json(header, request)
                 records = opened_records(assignment, progress) if records is None else records
                 result = make(assignment, progress, records).encode()
+                if records.kept is not None and is_last(assignment.request):
+                    records.kept.clear()
             else:
                 result = jobs[header["job"]](header, request, progress)
         except BaseException as error:

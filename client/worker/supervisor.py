@@ -1,8 +1,8 @@
 """The supervisor: forks a worker for each job, watches it, kills it at its limits, and says how it ended.
 
-It runs one job at a time, and never reads what a job says. A worker may stay for the next round of a run: the node says
-`AGAIN` then, and the limits of time count anew. When the node that started it ends, however it does, the socket between
-them closes: the supervisor ends, and the kernel kills the worker with it.
+It runs one job at a time, and never reads what a job says. A worker may stay for the next stage of a run: the node says
+`AGAIN` then, with the next job's limits of time, which count anew. When the node that started it ends, however it does,
+the socket between them closes: the supervisor ends, and the kernel kills the worker with it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def main(serve_job: Serve | None = None) -> None:
 def supervise(control: socket.socket, serve_job: Serve) -> None:
     """Fork a worker whenever the node sends limits, and tell it how each ended."""
     while message := control.recv(MOST_MESSAGE):
-        if message == AGAIN:  # to a worker that had just ended, which the node hears
+        if message.startswith(AGAIN):  # to a worker that had just ended, which the node hears
             continue
         values = json.loads(message)
         stays = bool(values.pop("stays"))
@@ -79,6 +79,16 @@ def supervise(control: socket.socket, serve_job: Serve) -> None:
 def request_of(limits: Limits, *, stays: bool = False) -> bytes:
     """The message that has a worker started, for one job or for several."""
     return json.dumps({**asdict(limits), "stays": stays}).encode()
+
+
+def again(limits: Limits) -> bytes:
+    """The message that announces one more job to a worker that stays."""
+    return AGAIN + request_of(limits, stays=True)
+
+
+def _limits_in(message: bytes, known: Limits) -> Limits:
+    values = json.loads(message.removeprefix(AGAIN) or b"null")
+    return known if values is None else Limits(**{name: value for name, value in values.items() if name != "stays"})
 
 
 def _work(
@@ -117,8 +127,9 @@ def _watch(worker: int, limits: Limits, stays: bool, control: socket.socket) -> 
     try:
         while handle not in (ready := select.select(sources, [], [], WATCH_SECONDS)[0]):
             if ready:
-                if not stays or control.recv(MOST_MESSAGE) != AGAIN:
+                if not stays or not (message := control.recv(MOST_MESSAGE)).startswith(AGAIN):
                     break
+                limits = _limits_in(message, limits)
                 ends, spent = time.monotonic() + limits.seconds, cpu_seconds_of(worker)
                 continue
             peak = max(peak, own_bytes(worker))

@@ -23,12 +23,13 @@ from typing import Any
 from dpdd.client.answering import Assignment, stays
 from dpdd.client.config import SiloSettings
 from dpdd.client.estimates import MEASURED, Measured
+from dpdd.client.open_records import same_records
 from dpdd.client.worker import jobs
 from dpdd.client.worker.endings import STOPPED, UNREADABLE, WorkerEnded, error_of, no_message, sentence
 from dpdd.client.worker.frames import BrokenFrames, Kind, Reader
 from dpdd.client.worker.limits import Limits, default_memory
 from dpdd.client.worker.plan_json import plan_from_json, plan_to_json
-from dpdd.client.worker.supervisor import AGAIN, MOST_MESSAGE, End, request_of
+from dpdd.client.worker.supervisor import MOST_MESSAGE, End, again, request_of
 from dpdd.common.config import one_line
 from dpdd.common.errors import ConfigError, IntegrityError, WireError
 from dpdd.common.methods.plan import ENVELOPE, Plan
@@ -69,10 +70,15 @@ class Usage:
 
 @dataclass(frozen=True)
 class _Staying:
-    """A worker that stays for the next round: whose records it has open, and the channel to it."""
+    """A worker that stays for the next stage: whose records it has open, and the channel to it."""
 
     key: str
     channel: socket.socket
+
+    @property
+    def run(self) -> str:
+        """The id of the first stage."""
+        return str(json.loads(self.key)[0])
 
 
 class Worker:
@@ -159,7 +165,7 @@ class Worker:
             most = assignment.plan.bytes + ENVELOPE
             if not stays(assignment.request):
                 return decode_release(self.run("answer", header, request, limits, progress, most))
-            key = _key_of(header, assignment)
+            key = same_records(assignment, header)
             return decode_release(self._run_staying(key, header, request, limits, progress, most))
         except WireError:
             raise IntegrityError("the worker sent something that is no release; nothing was released") from None
@@ -184,7 +190,8 @@ class Worker:
 
     def _plan(self, request: ReleaseRequest, limits: Limits) -> Planned | str | None:
         try:
-            return _planned(self.run("plan", {}, request.encode(), limits))
+            said = self._plan_of_staying(request, limits)
+            return _planned(self.run("plan", {}, request.encode(), limits) if said is None else said)
         except WorkerEnded as error:
             if error.end in (End.MEMORY, End.CPU, End.TIME):
                 return None
@@ -219,7 +226,7 @@ class Worker:
     def _run_staying(
         self, key: str, header: Mapping[str, Any], request: bytes, limits: Limits, progress: Progress, most: int
     ) -> bytes:
-        """The answer to one of many rounds, by a worker that stays; `key` says whose records it opens."""
+        """The answer to one of many stages, by a worker that stays; `key` says whose records it opens."""
         message = jobs.message_of("answer", {**header, "stays": True}, request)
         with self._lock:
             if self._staying is not None and (self._staying.key != key or self._has_spoken(self._staying)):
@@ -228,6 +235,18 @@ class Worker:
             kind, payload, ended = self._converse(message, limits, progress, most, stays=key)
             if known and kind is None and ended["end"] == End.DONE:  # it had just gone, as nothing came for a while
                 kind, payload, ended = self._converse(message, limits, progress, most, stays=key)
+        return self._outcome(kind, payload, ended, limits)
+
+    def _plan_of_staying(self, request: ReleaseRequest, limits: Limits) -> bytes | None:
+        """The plan of a later stage, by the worker that stays for it, so that it need not go; None where none does."""
+        with self._lock:
+            staying = self._staying
+            if staying is None or staying.run != request.first_stage().id or self._has_spoken(staying):
+                return None
+            message = jobs.message_of("plan", {"stays": True}, request.encode())
+            kind, payload, ended = self._converse(message, limits, silent, ENVELOPE, stays=staying.key)
+        if kind is None and ended["end"] == End.DONE:  # it had just gone
+            return None
         return self._outcome(kind, payload, ended, limits)
 
     def _outcome(self, kind: Kind | None, payload: bytes, ended: dict[str, Any], limits: Limits) -> bytes:
@@ -273,7 +292,7 @@ class Worker:
         """To the worker that stayed, or to a new one; None when the supervisor is gone."""
         try:
             if self._staying is not None:
-                control.sendall(AGAIN)
+                control.sendall(again(limits))
                 return self._staying.channel
             control.sendall(request_of(limits, stays=bool(stays)))
             if not select.select([control], [], [], STARTING)[0]:
@@ -295,12 +314,6 @@ class Worker:
         self._staying = None
         if not (select.select([self._control], [], [], ENDING)[0] and _heard(self._control)):
             self._close()
-
-
-def _key_of(header: Mapping[str, Any], assignment: Assignment) -> str:
-    """What two rounds have in common that one worker may answer: the run, and whose records they are."""
-    same = {name: header[name] for name in ("folder", "settings", "holdout_key")}
-    return json.dumps([assignment.request.first_stage().id, same], sort_keys=True)
 
 
 def _listen(

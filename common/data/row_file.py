@@ -17,7 +17,7 @@ import math
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -101,6 +101,11 @@ class RowWriter:
         with room_for_temporary_files():
             self._file.flush()
         return RowFile(self._file, "a temporary file", 0, self._count, self._row_shape, self._dtype)
+
+    def discard(self) -> None:
+        """Give the file up, also one that could not be written to its end."""
+        with suppress(OSError):
+            self._file.close()
 
 
 def temporary_file() -> IO[bytes]:

@@ -65,7 +65,8 @@ class Teacher(LinearTeacher):
         return {"teacher_backbone": {"name": Path(self.backbone).name, "sha256": self.backbone_sha256}}
 
     @cached_property
-    def _network(self) -> FeatureNetwork:
+    def network(self) -> FeatureNetwork:
+        """The public backbone; DataError where it is not here."""
         name: str | Path = self.backbone
         if self.folder is not None and not backbones.comes_with_dpdd(self.backbone):
             beside = self.folder / Path(self.backbone).name
@@ -81,13 +82,16 @@ class Teacher(LinearTeacher):
 
     def logits(self, images: Tensor, /) -> Tensor:
         """Unnormalised log probabilities for images in [0, 1]; differentiable."""
-        network = self._network.to(images.device)
-        embeddings = self.embedding.of(network, images, network.features(images))
+        return self.logits_of_features(images, self.network.to(images.device).features(images))
+
+    def logits_of_features(self, images: Tensor, features: Tensor, /) -> Tensor:
+        """The same, where the backbone's features of the images are there already."""
+        embeddings = self.embedding.of(self.network, images, features)
         return embeddings @ torch.from_numpy(self.weights).to(embeddings).T
 
     def embeddings(self, images: Tensor | NDArray[Any], /, batch: int = 500) -> Iterator[Tensor]:
         """The vectors that it scores, of so many images at a time; the scores are their products with the weights."""
-        pixels, network = images if isinstance(images, Tensor) else torch.from_numpy(images), self._network
+        pixels, network = images if isinstance(images, Tensor) else torch.from_numpy(images), self.network
         for part in pixels.split(batch):
             with torch.inference_mode():
                 seen = self._checked(part)
@@ -102,7 +106,7 @@ class Teacher(LinearTeacher):
     def _checked(self, images: Tensor | NDArray[Any]) -> Tensor:
         """The images as single-precision floats in [0, 1]; DataError for anything that is not such images."""
         pixels = images if isinstance(images, Tensor) else torch.from_numpy(np.array(images, order="C"))
-        wanted = self.shape or (len(self._network.normalisation.mean), "height", "width")
+        wanted = self.shape or (len(self.network.normalisation.mean), "height", "width")
         agree = [isinstance(side, str) or side == given for side, given in zip(wanted, pixels.shape[1:], strict=False)]
         if pixels.ndim != 4 or not all(agree):
             expected = ", ".join(map(str, ("N", *wanted)))

@@ -26,8 +26,13 @@ class Bundled:
 
 def _teacher(product: Product) -> Classifier | None:
     from dpdd.common.synthesis.labelled_set import LabelledSet
+    from dpdd.common.synthesis.teacher import Teacher
+    from dpdd.server.evaluation.frozen_features import OnBackbone
 
-    return product.teacher.logits if isinstance(product, LabelledSet) and product.teacher is not None else None
+    teacher = product.teacher if isinstance(product, LabelledSet) else None
+    if isinstance(teacher, Teacher):
+        return OnBackbone(teacher.network, teacher.backbone_sha256, teacher.logits_of_features)
+    return None if teacher is None else teacher.logits
 
 
 def _model(product: Product) -> Classifier | None:

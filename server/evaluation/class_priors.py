@@ -47,5 +47,8 @@ class Shifted:
 
     def __call__(self, records: Tensor) -> Tensor:
         """The shifted scores."""
-        scores = self.classifier(records)
+        return self.shifted(self.classifier(records))
+
+    def shifted(self, scores: Tensor) -> Tensor:
+        """Scores of that classifier, shifted."""
         return scores + self.shift.to(scores)

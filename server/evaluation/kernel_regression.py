@@ -31,6 +31,7 @@ from dpdd.common.synthesis.image_embedding import ImageEmbedding
 from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.common.synthesis.teacher import Teacher
 from dpdd.server.evaluation.base import Classifier
+from dpdd.server.evaluation.frozen_features import OnBackbone
 from dpdd.server.evaluation.learner_settings import LearnerSettings
 from dpdd.server.evaluation.training_data import check_channels, training_data
 
@@ -60,6 +61,13 @@ def kernel_regression(
     with torch.no_grad():
         of_support = torch.cat([features(part) for part in images.split(_AT_ONCE)])
     weights = (SHARPNESS * linear_weights(of_support.double(), targets, ridge)).float()
+    if kernel == "features" and public is not None:
+        return OnBackbone(public.network, public.card.sha256, lambda _images, seen: seen @ weights.T)
+    if kernel == "embedding" and public is not None:
+        network, embedding = public.network, _embedding(dataset, public)
+        return OnBackbone(
+            network, public.card.sha256, lambda images, seen: embedding.of(network, images, seen) @ weights.T
+        )
     return lambda seen: features(seen) @ weights.T
 
 

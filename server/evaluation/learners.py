@@ -177,7 +177,8 @@ class ProbeLearner(Learner):
         """The backbone with a logistic regression for its head."""
         from dpdd.server.evaluation.probe import probes
 
-        return probes(dataset, _given(public, self).network, settings, seed, progress)
+        backbone = _given(public, self)
+        return probes(dataset, backbone.network, settings, seed, progress, backbone.card.sha256)
 
 
 class FineTuneLearner(Learner):

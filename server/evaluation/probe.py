@@ -16,6 +16,8 @@ tensor([0, 1])
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -26,6 +28,7 @@ from dpdd.common.progress import Progress, silent
 from dpdd.common.randomness import subseed
 from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.server.evaluation.base import Classifier
+from dpdd.server.evaluation.frozen_features import OnBackbone
 from dpdd.server.evaluation.learner_settings import LearnerSettings, ProbeSettings
 from dpdd.server.evaluation.training_data import check_channels, labels_of, training_data
 
@@ -33,11 +36,20 @@ _AT_ONCE = 500
 
 
 def probes(
-    dataset: LabelledSet, backbone: FeatureNetwork, settings: LearnerSettings, seed: int, progress: Progress = silent
+    dataset: LabelledSet,
+    backbone: FeatureNetwork,
+    settings: LearnerSettings,
+    seed: int,
+    progress: Progress = silent,
+    sha256: str = "",
 ) -> list[Classifier]:
-    """`settings.runs` linear classifiers on frozen features of `dataset`, or of augmentations of it."""
+    """`settings.runs` linear classifiers on frozen features of `dataset`, or of augmentations of it.
+
+    `sha256` is that of the backbone: by it, features of test images are remembered.
+    """
     check_channels("synthetic", dataset.images.shape[1], backbone)
-    fitted, probe = [], settings.probe
+    fitted: list[Classifier] = []
+    probe = settings.probe
     altered = labels_of(dataset, settings) == "teacher"
     copies = 1 if altered else probe.copies
     for run in range(settings.runs):
@@ -51,7 +63,8 @@ def probes(
             features.append(_features(backbone, seen))
             progress(f"features for linear probe {run + 1} of {settings.runs}", done + 1, copies)
         repeated = labels.repeat(copies, *[1] * (labels.ndim - 1))
-        fitted.append(_linear(backbone, *_regress(torch.cat(features), repeated, len(dataset.classes), probe)))
+        head = _linear(*_regress(torch.cat(features), repeated, len(dataset.classes), probe))
+        fitted.append(OnBackbone(backbone, sha256, head))
     return fitted
 
 
@@ -76,8 +89,8 @@ def _regress(features: Tensor, labels: Tensor, classes: int, settings: ProbeSett
         return scaled, bias - scaled @ mean
 
 
-def _linear(backbone: FeatureNetwork, weight: Tensor, bias: Tensor) -> Classifier:
-    return lambda images: functional.linear(backbone.features(images), weight, bias)
+def _linear(weight: Tensor, bias: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda _images, features: functional.linear(features, weight, bias)
 
 
 @torch.no_grad()

@@ -25,6 +25,7 @@ from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.server.evaluation.base import POOL, Answering, Answers, CannotLearn, Classifier, Score
 from dpdd.server.evaluation.bundled import BUNDLED
 from dpdd.server.evaluation.class_priors import adjusted
+from dpdd.server.evaluation.frozen_features import logits
 from dpdd.server.evaluation.learners import LEARNERS
 from dpdd.server.evaluation.metrics import metric
 from dpdd.server.evaluation.over_learners import over_learners
@@ -120,7 +121,7 @@ def logits_of(classifier: Classifier, test: LabelledImages, batch: int = 500) ->
     for start in range(0, len(test), batch):
         images = torch.from_numpy(np.ascontiguousarray(test.images[start : start + batch])).float() / 255.0
         with torch.inference_mode():
-            parts.append(classifier(images).numpy())
+            parts.append(logits(classifier, images).numpy())
     return np.concatenate(parts)
 
 

@@ -204,6 +204,31 @@ class FeatureStatistics:
         In later stages it is clipped as in the first, so that all stages sum the same thing; then its `reference` is
         taken off, and the rest is clipped again.
         """
+        seen, embedding = self._look(images, embed=embed)
+        return self._weighted(images, seen, reference), embedding
+
+    def look(self, images: Tensor) -> Tensor:
+        """All that any stage needs of each image, side by side: moments at each place, and its embedding."""
+        seen, embedding = self._look(images, embed=True)
+        parts = [seen[place] for place in self._places]
+        return torch.cat(parts if embedding is None else [*parts, embedding], dim=1)
+
+    def measure_again(self, looked: Tensor, reference: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """What `measure` gives of images, from what `look` gave of them."""
+        seen, start = {}, 0
+        for place in self._places:
+            stop = start + place[1] * (place[1] + 3) // 2
+            seen[place] = looked[:, start:stop]
+            start = stop
+        embedding = None if self.embedding is None else looked[:, start:].contiguous()
+        return self._weighted(looked, seen, reference), embedding
+
+    @property
+    def _places(self) -> list[tuple[int, int]]:
+        """Where moments are taken, and of how many directions."""
+        return sorted({(statistic.place, statistic.dimensions) for statistic in self.statistics})
+
+    def _look(self, images: Tensor, *, embed: bool) -> tuple[dict[tuple[int, int], Tensor], Tensor | None]:
         seen: dict[tuple[int, int], Tensor] = {}  # global and class rows of one place share their moments
         layers = count()
 
@@ -215,14 +240,17 @@ class FeatureStatistics:
         of = self.embedding_network or self.network
         if embed and self.embedding is not None and of is not self.network:
             features = of.features(images)
+        return seen, self.embedding.of(of, images, features) if embed and self.embedding is not None else None
+
+    def _weighted(self, images: Tensor, seen: dict[tuple[int, int], Tensor], reference: Tensor | None) -> Tensor:
+        """The rows' vectors, from moments."""
         parts = [images.new_zeros(len(images), 0)]
         parts += [
             seen[statistic.place, statistic.dimensions] * self.weights[statistic.name] for statistic in self.statistics
         ]
-        embedding = self.embedding.of(of, images, features) if embed and self.embedding is not None else None
         room = math.sqrt(self._row_share)
         vectors = self._clipped(torch.cat(parts, dim=1), room / RECENTRED if self.stage else room)
-        return vectors if reference is None else self._clipped(vectors - reference, room), embedding
+        return vectors if reference is None else self._clipped(vectors - reference, room)
 
     def _see(self, place: int, tensor: Tensor, seen: dict[tuple[int, int], Tensor]) -> None:
         """Add the moments that rows take at a place: of a layer, or of the images themselves."""

@@ -22,7 +22,7 @@ def test_it_says_what_a_pass_costs_and_noise_apart(capsys: pytest.CaptureFixture
     commands = Commands("dpdd-sim", "test")
     benchmark_silo.add_to(commands)
     assert commands.main(["bench-silo", "--records", "70", "--repeats", "1", "--features", "16", "--layers", "1"]) == 0
-    title, _, _, plain, silo, ratio, noise = capsys.readouterr().out.splitlines()
+    title, _, _, plain, silo, ratio, _, _, *stages, over, noise = capsys.readouterr().out.splitlines()
     assert title.startswith(
         "scatter28, statistics of all layers and 1 by class, 70 records of shape (1, 28, 28), one thread"
     )
@@ -30,4 +30,6 @@ def test_it_says_what_a_pass_costs_and_noise_apart(capsys: pytest.CaptureFixture
     assert plain.startswith("plain forward pass") and silo.startswith("silo's pass") and min(speeds) > 0.0
     # The noise that is tried and the padding: the pass goes over 256 records beside the 70 of the plain one.
     assert float(ratio.removeprefix("ratio of CPU times: ").split()[0]) > 1.5
+    assert [line.split(",")[0] for line in stages] == ["first stage", "second stage", "second stage"]
+    assert 0.0 < float(over.removeprefix("second stage over first: ").split()[0]) < 1.0, "it goes over 128 records less"
     assert noise.startswith("noise for ") and noise.endswith(" CPU seconds")
