@@ -200,4 +200,4 @@ def _best_count(canaries: int, mu: float, bound: Callable[[OneRun], float]) -> i
     def expected(guesses: int) -> float:
         return bound(OneRun(canaries, guesses, min(int(guesses * expected_share(mu, guesses / canaries)), guesses)))
 
-    return max((count for count in counts if count <= canaries), key=expected, default=canaries)
+    return max((count for count in counts if count <= canaries), key=lambda count: (expected(count), count), default=1)
