@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdd.client.auditing.canaries import best_family, canaries
+from dpdd.client.auditing.canaries import best_family, canaries, families
 from dpdd.client.auditing.contributions import Contributions, clean_sums, recorded
 from dpdd.client.auditing.scoring import Observation, scores
 from dpdd.client.auditing.scratch import scratch_silo
@@ -57,7 +57,8 @@ NOT_A_NUMBER = "not-a-number"
 class AuditPlan:
     """What is fixed before a coin is thrown.
 
-    `family` None stands for the canaries that stand out most; `stages` are those that are looked at, None all.
+    `family` None stands for the canaries that stand out most; `stages` are those that are looked at, None all. Noise is
+    the silo's own unless there is a `noise_seed`, which makes an audit repeatable.
     """
 
     canaries: int = 1000
@@ -65,6 +66,13 @@ class AuditPlan:
     seed: int = 0
     family: str | None = None
     stages: int | None = None
+    noise_seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.canaries < 1:
+            raise ConfigError(f"an audit has at least one canary, not {self.canaries}")
+        if not 0.5 <= self.confidence < 1.0:
+            raise ConfigError(f"a confidence lies in [0.5, 1), not {self.confidence:g}")
 
 
 @dataclass(frozen=True)
@@ -131,8 +139,12 @@ def attack(
 ) -> Attack:
     """Throw the coins, get the release, and score every canary."""
     request = statistics_request(request)
+    run = RunDescription.of(request)
+    known = (*families(run), NOT_A_NUMBER)
+    if plan.family is not None and plan.family not in known:
+        raise ConfigError(f"there are no canaries {plan.family!r} for these records; known are {', '.join(known)}")
     family = plan.family or best_family(request, plan.canaries, _noise(plan_of(request).event)[0][0])
-    features, labels = _made(family, plan, RunDescription.of(request))
+    features, labels = _made(family, plan, run)
     coins = np.random.Generator(np.random.PCG64([plan.seed, 2])).random(plan.canaries) < 0.5
     present, present_labels = features[coins], labels[coins]
     if others is not None:
@@ -140,7 +152,7 @@ def attack(
         present_labels = np.concatenate([present_labels, others.labels])
     observations: list[Observation] = []
     with tempfile.TemporaryDirectory(prefix="dpdd-audit-") as scratch:
-        silo = scratch_silo(Path(scratch) / "audit", request, present, present_labels, plan.seed)
+        silo = scratch_silo(Path(scratch) / "audit", request, present, present_labels, plan.noise_seed)
         releases = answers(silo, request, plan.stages, progress)
     for number, (asked, statistics) in enumerate(releases):
         progress("attacking", number, len(releases))

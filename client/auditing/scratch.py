@@ -8,6 +8,7 @@ policy, its ledger, its outbox. Whoever makes it removes the folder.
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,8 @@ def scratch_silo(
     folder.mkdir(mode=0o700, parents=True)
     chosen, settings = query(request.method), settings_of(request)
     seed = "" if noise_seed is None else f"noise_seed = {noise_seed}\n"
+    unprotected = math.isinf(request.epsilon)
+    epsilon = 1.0 if unprotected else request.epsilon
     (folder / "silo.toml").write_text(
         f"""\
 name = "audit"
@@ -42,18 +45,19 @@ name = "audit"
 {_data_files(folder, request, features, labels)}
 
 [budget]
-epsilon = {request.epsilon!r}
+epsilon = {epsilon!r}
 delta = {request.delta!r}
 
 [policy]
 methods = [{json.dumps(request.method)}]
-epsilon_per_request = {request.epsilon!r}
+epsilon_per_request = {epsilon!r}
 delta_per_request = {request.delta!r}
 approval = "auto"
 backbones = {json.dumps(list(chosen.backbones(settings)))}
 public_datasets = {json.dumps(list(chosen.public_datasets(settings)))}
 
 [simulation]
+allow_no_noise = {str(unprotected).lower()}
 {seed}""",
         encoding="utf-8",
     )

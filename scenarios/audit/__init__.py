@@ -1,1 +1,1 @@
-"""Audits of simulated silos: `dpdd-sim audit`, builds with less noise to show that it can fail, and attacks on products."""
+"""Audits of simulated silos: a release attacked, its noise measured, builds that must fail; attacks on products."""

@@ -58,7 +58,8 @@ def noise_of_segments(
         left_out |= unknown
     progress("measuring noise", releases, releases)
     tests = [
-        SegmentNoise(stage, name, noise_test(np.concatenate(values))) for (stage, name), values in sorted(pooled.items())
+        SegmentNoise(stage, name, noise_test(np.concatenate(values)))
+        for (stage, name), values in sorted(pooled.items())
     ]
     return tests, sorted(left_out)
 
@@ -66,7 +67,7 @@ def noise_of_segments(
 def residuals(
     request: ReleaseRequest, seed: int, stages: int | None = None
 ) -> tuple[dict[tuple[int, str], NDArray[np.float64]], set[str]]:
-    """The noise of each stage and segment of one release, in units of σ, and the segments whose clean sum is unknown."""
+    """The noise of each stage and segment of one release, in units of σ; and segments whose clean sum is unknown."""
     request = statistics_request(request)
     run = RunDescription.of(request)
     features, labels = canaries(next(iter(families(run))), RECORDS, run, seed)
@@ -93,7 +94,9 @@ def residuals(
     return found, unknown
 
 
-def together(sums: Sequence[Mapping[str, NDArray[np.float64]]], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, NDArray[np.float64]]:
+def together(
+    sums: Sequence[Mapping[str, NDArray[np.float64]]], shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, NDArray[np.float64]]:
     """Clean sums as a method puts several of them into one release, for the segments where it is known how."""
     found: dict[str, NDArray[np.float64]] = {}
     for name, shape in shapes.items():
