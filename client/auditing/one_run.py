@@ -49,6 +49,8 @@ from dpdd.common.wire.answer import SignedReleaseBytes
 from dpdd.common.wire.release import open_signed
 from dpdd.common.wire.request import Kind, ReleaseRequest
 
+CURVE_SHARE = 0.2
+"""Of the error that is allowed, for the trade-off curve: both bounds of an audit hold together at its confidence."""
 NOT_A_NUMBER = "not-a-number"
 """Canaries that are no images: they must add nothing, so nobody can tell whether they are there."""
 
@@ -92,7 +94,7 @@ class AuditResult:
 
     @property
     def refuted(self) -> bool:
-        """Whether the claim is false, at the stated confidence of either bound."""
+        """Whether the claim is false, at the stated confidence."""
         return self.one_run_bound > self.claimed_epsilon or self.curve_refuted
 
 
@@ -116,8 +118,9 @@ def audit(
     request: ReleaseRequest, plan: AuditPlan, others: Records | None = None, progress: Progress = silent
 ) -> AuditResult:
     """Attack one release for `request`, of a silo with canaries and the records `others`."""
-    claim = (request.epsilon, request.delta, plan.confidence)
-    counts = guess_count(plan.canaries, *claim), curve_guess_count(plan.canaries, *claim)
+    error, claim = 1.0 - plan.confidence, (request.epsilon, request.delta)
+    sure, surer = 1.0 - error * (1.0 - CURVE_SHARE), 1.0 - error * CURVE_SHARE
+    counts = guess_count(plan.canaries, *claim, sure), curve_guess_count(plan.canaries, *claim, surer)
     found = attack(request, plan, others, progress)
     one, curve = (found.right(count) for count in counts)
     return AuditResult(
@@ -127,10 +130,10 @@ def audit(
         plan.confidence,
         found.family,
         one,
-        one_run_bound(one, request.delta, plan.confidence),
+        one_run_bound(one, request.delta, sure),
         curve,
-        curve_bound(curve, request.delta, plan.confidence),
-        not allows(curve.canaries, curve.guesses, curve.correct, 1.0 - plan.confidence, claimed_inverse(found.event)),
+        curve_bound(curve, request.delta, surer),
+        not allows(curve.canaries, curve.guesses, curve.correct, 1.0 - surer, claimed_inverse(found.event)),
     )
 
 

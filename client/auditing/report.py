@@ -17,16 +17,18 @@ def as_text(result: AuditResult) -> str:
     >>> print(as_text(AuditResult("sps", 1.0, 1e-5, 0.95, "checks", one, 0.12, curve, 0.0, False)))
     claimed          ε = 1 at δ = 1e-05
     canaries         100, "checks", each included by a fair coin
-    one run          14 of 20 guesses right: ε is at least 0.12, at confidence 95 %
-    trade-off curve  33 of 60 guesses right: no ε above 0 follows, at confidence 95 %
+    one run          14 of 20 guesses right: ε is at least 0.12
+    trade-off curve  33 of 60 guesses right: no ε above 0 follows
+    confidence       95 %, for both together
     verdict          nothing contradicts the claim (no audit proves one)
     """
     return facts(
         {
             "claimed": f"ε = {result.claimed_epsilon:g} at δ = {result.delta:g}",
             "canaries": f'{result.one_run.canaries:,}, "{result.family}", each included by a fair coin',
-            "one run": _bound(result.one_run.correct, result.one_run.guesses, result.one_run_bound, result),
-            "trade-off curve": _bound(result.curve_run.correct, result.curve_run.guesses, result.curve_bound, result),
+            "one run": _bound(result.one_run.correct, result.one_run.guesses, result.one_run_bound),
+            "trade-off curve": _bound(result.curve_run.correct, result.curve_run.guesses, result.curve_bound),
+            "confidence": f"{100.0 * result.confidence:g} %, for both together",
             "verdict": verdict(result),
         }
     )
@@ -59,6 +61,6 @@ def as_json(result: AuditResult) -> dict[str, Any]:
     }
 
 
-def _bound(correct: int, guesses: int, bound: float, result: AuditResult) -> str:
+def _bound(correct: int, guesses: int, bound: float) -> str:
     found = f"ε is at least {bound:.3g}" if bound > 0.0 else "no ε above 0 follows"
-    return f"{correct} of {guesses} guesses right: {found}, at confidence {100.0 * result.confidence:g} %"
+    return f"{correct} of {guesses} guesses right: {found}"
