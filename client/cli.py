@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from dpdd.client.commands import coordinator, describe, ledger, recover, requests, setup
+from dpdd.client.commands import audit, coordinator, describe, ledger, recover, requests, setup
 from dpdd.common.cli import Commands
 
 
@@ -34,6 +34,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _silo_command(
         commands, "preflight", setup.preflight, "read the data, check the policy, and say what is wrong", json=True
     )
+    auditing = _silo_command(
+        commands,
+        "audit",
+        audit.audit,
+        "attack a release of these records before the silo goes live: made-up records among them, guessed from it",
+        "For a folder that has joined no coordinator and spent nothing; what is released is attacked and thrown away.",
+        json=True,
+    )
+    audit.add_options(auditing)
     budget = _silo_command(commands, "budget", ledger.budget, "show what is spent and what is left", json=True)
     budget.add_argument(
         "--accept-change", action="store_true", help="record in the ledger that silo.toml has a new budget"

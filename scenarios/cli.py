@@ -14,6 +14,8 @@ from dpdd.common.cli import Commands, print_json, table
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point."""
     from dpdd.scenarios import account
+    from dpdd.scenarios.audit import command as audit
+    from dpdd.scenarios.audit import lira_command
     from dpdd.scenarios.baselines import command as baselines
     from dpdd.scenarios.benchmarks import evolution as benchmark_evolution
     from dpdd.scenarios.benchmarks import matching as benchmark_matching
@@ -72,6 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     compare.add_to(commands)
     examples.add_to(commands)
     account.add_to(commands)
+    audit.add_to(commands)
+    lira_command.add_to(commands)
     baselines.add_to(commands)
     benchmark_noise.add_to(commands)
     benchmark_silo.add_to(commands)

@@ -280,11 +280,16 @@ def _rdp_epsilon(event: Event, delta: float, orders: tuple[float, ...]) -> float
 
 @lru_cache(maxsize=256)
 def _pld_epsilon(event: Event, delta: float) -> float:
+    return float(_pld_accountant(event).get_epsilon(delta))
+
+
+@lru_cache(maxsize=1)  # for many δ of one event, as a trade-off curve wants; composing is what takes the time
+def _pld_accountant(event: Event) -> dp_accounting.pld.PLDAccountant:
     from dp_accounting import pld
 
     accountant = pld.PLDAccountant(value_discretization_interval=_PLD_GRID)
     accountant.compose(_dp_event(event))
-    return float(accountant.get_epsilon(delta))
+    return accountant
 
 
 def _dp_event(event: Event) -> dp_accounting.DpEvent:

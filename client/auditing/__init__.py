@@ -1,0 +1,1 @@
+"""Audits of a silo: canaries among its records, and what a release says about them."""
