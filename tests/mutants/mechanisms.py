@@ -79,7 +79,7 @@ MECHANISMS = (
         "        values /= np.float32(max(float(values.max(initial=0.0)), 1.0))",
         "private normalisation",
         "Images are scaled by the brightest pixel of their batch: a bright record darkens its neighbours.",
-        ("tests/client/mechanisms/test_base.py::test_bytes_are_read_by_a_public_scale",),
+        ("tests/client/records/test_records.py::test_bytes_are_read_by_a_public_scale",),
     ),
     Mutant(
         "exact-counts-beside-noisy-sums",
@@ -181,7 +181,7 @@ MECHANISMS = (
         "        total = SampledSum(sums, settings.rate, len(records), entropy)\n        total._not_added[:] = True\n",
         "sampling",
         "All records are added to each draw, and the noise is that of a sample at the rate.",
-        (_FRESH + "[ndpdc]",),
+        (_CONTRACT + "[layout-ndpdc]",),
     ),
     Mutant(
         "the-first-records-are-never-sampled-out",

@@ -30,17 +30,17 @@ NOISE = (
         "            array += discrete_gaussian.sample(scale, array.size, entropy).reshape(array.shape) * (array != 0)",
         "noise left out",
         "Entries that nobody added to stay exactly 0: a record that is the only one of its class shows for sure.",
-        (_PRIVATISE + "test_noise_does_not_depend_on_what_it_is_added_to",),
+        (_PRIVATISE + "test_empty_sums_and_empty_classes_are_released_like_any_other",),
     ),
     Mutant(
-        "noise-as-wide-as-the-sum",
+        "less-noise-for-larger-sums",
         PRIVATISE,
         _ADD,
-        "            share = min(1.0, float(np.abs(array).max()) / FIXED_POINT_ONE)\n"
+        "            many = float(np.abs(array).max()) > 50.0 * FIXED_POINT_ONE\n"
         "            drawn = discrete_gaussian.sample(scale, array.size, entropy).reshape(array.shape)\n"
-        "            array += np.rint(share * drawn).astype(np.int64)",
-        "noise left out",
-        "The noise is scaled by the clean sum, so its width is private itself, and a nearly empty sum has hardly any.",
+        "            array += np.rint((0.5 if many else 1.0) * drawn).astype(np.int64)",
+        "too little noise",
+        "Silos with many records get half of the noise: it is too little for them, and its width says which silos they are.",
         (_PRIVATISE + "test_noise_does_not_depend_on_what_it_is_added_to",),
     ),
     Mutant(
@@ -82,7 +82,7 @@ NOISE = (
         PRIVATISE,
         _ADD,
         "            clean = array.copy()\n" + _ADD + "\n"
-        "            np.copyto(array, np.abs(array), where=(clean >= 0).all())",
+        "            np.copyto(array, np.abs(array), where=(clean > 0).all())",
         "encoding before noise",
         "Whether the noisy sum is folded depends on the sign of the clean one, which is then read off without noise.",
         (_PRIVATISE + "test_noise_does_not_depend_on_what_it_is_added_to",),
@@ -216,7 +216,7 @@ NOISE = (
         "        part[:] = np.rint(np.random.Generator(np.random.PCG64(seed)).normal(0.0, scale, len(part)))",
         "seed",
         "2^32 seeds of a generator that is not cryptographic: whoever knows one record's part of the sum tries them all.",
-        (_DISCRETE + "test_every_draw_takes_random_bits_of_its_own",),
+        (_DISCRETE + "test_ties_are_settled_by_the_other_64_bits",),
     ),
     Mutant(
         "noise-repeats-after-a-batch",
@@ -227,7 +227,7 @@ NOISE = (
         "        return np.resize(_draw(scale, _BATCH, entropy), count)\n",
         "noise drawn twice",
         "Beyond 65,536 coordinates the noise repeats, and differences of such coordinates have none.",
-        (_DISCRETE + "test_every_draw_takes_random_bits_of_its_own",),
+        (_DISCRETE + "test_coordinates_and_calls_are_independent",),
     ),
     Mutant(
         "ties-are-left-to-chance-of-nothing",

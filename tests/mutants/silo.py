@@ -38,7 +38,7 @@ SILOS = (
         "                ceilings.check_room(request, plan, self.settings.policy, self.outbox)\n                if request.stage > 0:",
         "leak by refusing",
         "In earnest only, not in a dry round: a class of one record is refused without it.",
-        (_SILO + "test_a_refusal_is_the_same_whatever_the_records_are",),
+        (_SILO + "test_refusals_are_typed_cost_nothing_and_read_no_record",),
     ),
     Mutant(
         "the-dry-round-counts-records",
@@ -180,16 +180,6 @@ SILOS = (
         "promise",
         "A worker that crashes leaves its memory, with the records in it, where others may read it.",
         ("tests/client/worker/test_worker.py::test_a_worker_leaves_no_core",),
-    ),
-    Mutant(
-        "a-worker-for-another-silos-records",
-        "client/worker/worker.py",
-        "    same = {name: header[name] for name in (\"folder\", \"settings\", \"holdout_key\")}\n",
-        "    same = {name: header[name] for name in (\"settings\",)}\n",
-        "ledger",
-        "Two silos of one machine with equal settings: the worker that stays answers the second from the first one's "
-        "records, and the second one's ledger pays.",
-        ("tests/client/worker/test_staying.py::test_a_worker_stays_for_one_silo_only",),
     ),
     Mutant(
         "stated-epsilon-is-believed",

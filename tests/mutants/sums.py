@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutants.mutant import Mutant
+from tests.mutants.mutant import Edit, Mutant
 
 CLIPPING = "common/privacy/clipping.py"
 COUNTING = "common/privacy/counting.py"
@@ -84,7 +84,14 @@ SUMS = (
         "poisoned record",
         "A NaN in one record makes every entry of the sum of outer products it meets the same constant: one record "
         "overwrites what all others added.",
-        (_CLIPPING + "test_factors_are_whole_numbers_within_their_bound",),
+        (_CLIPPING + "test_one_odd_number_takes_out_all_of_its_record_and_nothing_else",),
+        (
+            Edit(
+                CLIPPING,
+                "    values[~(np.einsum(\"ij,ij->i\", values, values) <= bound * bound)] = 0.0  # exact, and never so",
+                "    values[np.einsum(\"ij,ij->i\", values, values) > bound * bound] = 0.0",
+            ),
+        ),
     ),
     Mutant(
         "half-of-a-nan-record-counts",
@@ -136,8 +143,11 @@ SUMS = (
     Mutant(
         "a-clean-sum-can-be-pickled",
         CLIPPING,
-        "        raise TypeError(\"a clean sum is private and cannot be pickled or copied\")",
-        "        return object.__reduce_ex__(self, 2)",
+        """
+    def __reduce__(self) -> str | tuple[object, ...]:
+        raise TypeError("a clean sum is private and cannot be pickled or copied")
+""",
+        "",
         "noise drawn twice",
         "A copy of a clean sum can be privatised again, or be stored: noise over stored sums averages away.",
         (_CLIPPING + "test_a_clean_sum_cannot_be_shown_copied_or_stored",),
@@ -198,7 +208,7 @@ SUMS = (
         "clip",
         "|a + b|² is taken for |a|² + |b|²: where a record's own part and that of the basis point the same way, its "
         "gradient has a norm of up to √2.",
-        (_FACTORED + "test_a_hostile_record_has_norm_1_at_most_and_leaves_the_others_alone",),
+        (_FACTORED + "test_parts_that_point_the_same_way_add_up_in_the_norm",),
     ),
     Mutant(
         "a-basis-in-whole-numbers-has-norm-1",
@@ -217,7 +227,7 @@ SUMS = (
         "        return squared.clamp_min(0.0) + 0.0 * rounding, products.amax(1), factors.amax(1)",
         "rounding",
         "A norm of terms that cancel is computed with an error of the terms' size: what the float says is 1 may be more.",
-        (_FACTORED + "test_terms_that_cancel_are_bounded_all_the_same",),
+        (_FACTORED + "test_a_norm_that_cancels_is_not_believed_beyond_its_rounding",),
     ),
     Mutant(
         "gradient-and-marginals-both-have-norm-1",
@@ -270,9 +280,9 @@ SUMS = (
         "sampled-more-often-than-stated",
         SAMPLING,
         "    return np.flatnonzero(words < np.uint64(math.floor(math.ldexp(rate, 64)))).astype(np.int64)",
-        "    return np.flatnonzero(words < np.uint64(math.floor(math.ldexp(min(1.05 * rate, 0.999), 64)))).astype(np.int64)",
+        "    return np.flatnonzero(words < np.uint64(math.floor(math.ldexp(min(1.0005 * rate, 0.9999), 64)))).astype(np.int64)",
         "sampling",
-        "The true rate is 5 % above the one that is accounted for: less amplification than claimed.",
+        "The true rate is a two-thousandth above the one that is accounted for: less amplification than claimed.",
         (_SAMPLING + "test_the_rate_is_met_to_the_last_bit",),
     ),
     Mutant(
@@ -284,7 +294,7 @@ SUMS = (
         "    return np.flatnonzero(words < math.ceil(rate * 256)).astype(np.int64)",
         "sampling",
         "One random byte decides, so a rate of 0.001 becomes 1/256, four times what is accounted for.",
-        (_SAMPLING + "test_the_rate_is_met_to_the_last_bit",),
+        (_SAMPLING + "test_the_rate_is_right_and_others_are_rejected",),
     ),
     Mutant(
         "sample-from-a-public-seed",

@@ -27,6 +27,7 @@ _BROKEN = (
     "NameError",
     "UnboundLocalError",
     "AttributeError",
+    "RecursionError",
     "fixture",
 )
 """What a change raises that is no working program: that says nothing about tests."""
