@@ -8,10 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dpdd.client.local_synthesis import run_stages, synthesise_locally
+from dpdd.client.records.records import Records
 from dpdd.client.silo import Silo
 from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.registry import method
+from dpdd.common.privacy.entropy import SeededEntropy
+from dpdd.common.progress import silent
 from dpdd.common.synthesis.labelled_set import LabelledSet
+from dpdd.common.synthesis.statistics import of_one_silo
 from dpdd.common.wire.answer import Reason, Refusal, SignedReleaseBytes
 from dpdd.common.wire.release import Release, open_signed
 from dpdd.common.wire.request import Kind, ReleaseRequest
@@ -111,3 +116,21 @@ def test_a_plan_says_what_the_set_will_weigh(tmp_path: Path) -> None:
     _, plan = silo.plan(distil_request())
     assert plan.bytes == 12 * (64 + 8) + 3 * 4  # images, labels, counts
     assert plan.event == silo.plan(make_request())[1].event
+
+
+def test_a_finished_set_follows_from_the_noisy_sums_alone() -> None:
+    """Whoever has the noisy sums makes the very set that the silo sends."""
+    dp_merf, request = method("dp-merf"), distil_request()
+    settings = dp_merf.settings(METHOD)
+    images = np.random.default_rng(0).random((900, *SHAPE), dtype=np.float32)
+    records = Records(images, np.arange(900) % 3)
+    answered = run_stages(records, request, dp_merf, settings, SeededEntropy(5), silent)
+    sent = synthesise_locally(answered, request, dp_merf, settings, silent)
+    ((_, noisy),) = answered
+    run = RunDescription.of(request, 4)
+    statistics = of_one_silo(noisy.arrays, noisy.event)
+    expected = dp_merf.synthesise([statistics], settings, dp_merf.synthesis_settings(SYNTHESIS), run)
+    assert isinstance(expected, LabelledSet) and noisy.event == sent.event
+    np.testing.assert_array_equal(sent.arrays["images"], expected.images)
+    counts = statistics.sums["count"][:, 0] / settings.count_weight
+    np.testing.assert_array_equal(sent.arrays["counts"], counts.astype(np.float32))

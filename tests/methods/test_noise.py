@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from dpdd.client import answering
 from dpdd.client.mechanisms import matching
 from dpdd.client.records.records import Records
 from dpdd.common.errors import IntegrityError
-from dpdd.common.privacy import discrete_gaussian
+from dpdd.common.privacy import discrete_gaussian, sampling
 from dpdd.common.privacy.clipping import Layout
 from dpdd.common.privacy.entropy import Entropy, SeededEntropy
 from dpdd.common.privacy.sampling import SampledSum
@@ -25,6 +26,12 @@ PRIVATE = [case for case in all_cases() if case.private]
 WIDE = Case("dp-merf", "wide", {"features": 50_000}, shape=(1, 4, 4))
 """200,000 numbers: their variance is known to 0.3 %, so 4 % less of it is 12 standard deviations away."""
 SAMPLED = next(case for case in all_cases() if case.method == "ndpdc")
+SAMPLING = [
+    case
+    for case in PRIVATE
+    if hasattr(case.entry.settings_schema, "rate") or "rate" in case.entry.settings_schema.model_fields
+    if any(getattr(case.values(), name, 1.0) < 1.0 for name in ("rate", "expert_rate"))
+]
 
 
 @pytest.mark.parametrize("case", PRIVATE, ids=str)
@@ -64,6 +71,36 @@ def test_a_sample_from_a_public_seed_is_not_released(tmp_path: Path, monkeypatch
     monkeypatch.setattr(matching, "SampledSum", public)
     with pytest.raises(IntegrityError, match="another source"):
         answers(make_silo(tmp_path / "north", SAMPLED, 12), SAMPLED)
+
+
+@pytest.mark.parametrize("case", SAMPLING, ids=str)
+def test_every_sum_has_a_sample_of_its_own(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is added to a sum is who was drawn for it, and no two sums of a release are over the same 64 records."""
+    drawn: list[list[int]] = []
+    added: dict[int, tuple[SampledSum, set[int]]] = {}
+    rates: set[float] = set()
+
+    def sample(records: int, rate: float, entropy: Entropy) -> NDArray[np.int64]:
+        found = original_sample(records, rate, entropy)
+        rates.add(rate)
+        drawn.append(found.tolist())
+        return found
+
+    def admitted(total: SampledSum, members: NDArray[np.int64]) -> NDArray[np.bool_]:
+        found = original_admitted(total, members)
+        added.setdefault(id(total), (total, set()))[1].update(np.flatnonzero(found).tolist())
+        return found
+
+    original_sample, original_admitted = sampling.poisson_sample, SampledSum._admitted
+    trial, (features, labels), entropy = Trial.of(case), case.records(64, seed=12), SeededEntropy(9)
+    monkeypatch.setattr(sampling, "poisson_sample", sample)
+    monkeypatch.setattr(SampledSum, "_admitted", admitted)
+    for stage in trial.stages:
+        trial.answer(features, labels, range(64), stage, math.inf, entropy)
+    assert [sorted(members) for _, members in added.values()] == drawn, "others were added than were drawn"
+    assert rates <= {0.25, 0.375, 0.5, 1.0} and len(drawn) > 1
+    secret = [tuple(members) for members in drawn if len(members) < 64]
+    assert secret and len(set(secret)) == len(secret), "two sums are over one sample"
 
 
 @pytest.mark.parametrize("case", PRIVATE, ids=str)

@@ -12,6 +12,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dpdd.client.ledger.checkpoint import Checkpoint
+from dpdd.client.ledger.hash_chain import verify
 from dpdd.client.ledger.ledger import Ledger, OverBudget
 from dpdd.common.errors import LedgerError
 from dpdd.common.privacy.accounting import Guarantee, calibrate, gaussian_releases
@@ -114,6 +115,32 @@ def test_tampering_shows_at_the_next_opening(path: Path, damage: str) -> None:
         db.execute(damage)
     with pytest.raises(LedgerError, match="tampered"):
         open_ledger(path)
+
+
+def test_every_entry_names_the_one_before(path: Path) -> None:
+    """Signed entries of a copy that went on otherwise cannot stand in for this ledger's own."""
+    copy = path.with_name("copy.sqlite")
+    copy.write_bytes(path.read_bytes())
+    histories = []
+    for one, numbers in ((path, (1, 2, 3)), (copy, (4, 5, 6))):
+        ledger = open_ledger(one)
+        for number in numbers[:3]:
+            reserve(ledger, number)
+        histories.append(ledger.entries())
+        ledger.close()
+    ours, others = histories
+    for mixed in ([*ours[:2], others[2], ours[3]], [*ours[:3], others[3]], [*others[:2], *ours[2:]]):
+        assert [entry.seq for entry in mixed] == [1, 2, 3, 4]
+        with pytest.raises(LedgerError, match="does not match its hash"):
+            verify(mixed, KEY.public_key())
+    verify(ours, KEY.public_key())
+
+
+def test_an_entry_is_on_disk_before_anything_is_released(path: Path) -> None:
+    """SQLite waits for the disk, and for the folder of a journal that is gone: a power cut takes no reservation back."""
+    db = open_ledger(path)._db
+    assert db.execute("PRAGMA synchronous").fetchone() == (3,)
+    assert db.execute("PRAGMA journal_mode").fetchone() == ("delete",)
 
 
 def test_a_ledger_rewritten_with_another_key_shows(path: Path) -> None:

@@ -180,6 +180,21 @@ def test_a_record_s_contribution_does_not_depend_on_its_place(
         np.testing.assert_array_equal(sums(slice(0, start)) + sums(slice(start, None)), whole)
 
 
+@pytest.mark.parametrize("count", [1, 15, 16, 17])
+def test_every_batch_has_the_same_shape(count: int) -> None:
+    """Libraries round by the size of a product, too: of a smaller batch the same records might weigh otherwise."""
+    shapes, layout = set(), Layout((class_segment("x", 3, 2),))
+
+    def watched(images: NDArray[np.float32], labels: NDArray[np.int64]) -> Contribution:
+        shapes.add((images.shape, labels.shape))
+        return alike(images, labels)
+
+    records = Records(np.ones((count, 1, 8, 8), np.float32), np.arange(count) % 2)
+    plan = gaussian_plan(request(epsilon=math.inf), [layout])
+    privatised_sum(records, layout, watched, plan, SeededEntropy(0), lambda *_: None, batch=16)
+    assert shapes == {((16, 1, 8, 8), (16,))}
+
+
 def test_rows_are_tried_as_codes() -> None:
     """Noise between codes adds nothing, and says nothing of places."""
 

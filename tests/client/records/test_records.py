@@ -195,3 +195,15 @@ def test_a_damaged_record_stops_the_pass_with_its_name(tmp_path: Path) -> None:
         for batch, _ in load(declared, tmp_path).batches(10):
             seen += len(batch)
     assert seen == 70 and not [each for each in threading.enumerate() if each.name.startswith("dpdd-")]
+
+
+def test_bytes_are_read_by_a_public_scale() -> None:
+    """A byte means the same whoever is beside it: neither the brightest nor the darkest of a batch is asked."""
+    for value in (1, 100, 255):
+        for other in (0, 50, 255):
+            images = np.stack([np.full((1, 2, 2), level, np.uint8) for level in (value, other)])
+            records = Records(images, np.array([0, 1]))
+            expected = np.full((1, 2, 2), np.float32(value) / np.float32(255))
+            np.testing.assert_array_equal(records.read(slice(0, 2))[0], expected)
+            for size in (1, 2):
+                np.testing.assert_array_equal(next(records.batches(size))[0][0], expected)

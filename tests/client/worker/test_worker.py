@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -197,3 +199,13 @@ def test_without_isolation_the_silo_reads_by_itself(tmp_path: Path, worker: Work
     before = worker.last
     assert isinstance(silo.answer(planted_request("nothing").encode()), SignedReleaseBytes)
     assert worker.last is before
+
+
+def test_a_worker_leaves_no_core() -> None:
+    """Nor does anything that it starts: a core would be a copy of the records."""
+    code = (
+        "import resource; from dpdd.client.worker.limits import Limits; Limits(60.0, 1 << 40).apply(); "
+        "print(resource.getrlimit(resource.RLIMIT_CORE))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "(0, 0)\n", done

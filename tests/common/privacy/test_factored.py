@@ -233,3 +233,35 @@ def test_what_is_longer_than_its_bound_adds_nothing(share: float, monkeypatch: p
         monkeypatch.setattr(f"dpdd.common.privacy.factored.{room}", -0.02)
     grid = basis.to_grid(given, bound_of(layout.segments[0]))
     assert not any(bool(each.any()) for each in (grid.left, grid.mixing))
+
+
+def test_a_basis_of_few_digits_is_longer_than_1_and_counted_so() -> None:
+    """In whole numbers V is not orthonormal any more: along its longest direction a contribution is √λ times as long."""
+    basis = Basis.of(rows(200, 60))
+    values, vectors = torch.linalg.eigh(basis.rows @ basis.rows.T)
+    assert float(values[-1]) > 1.01 * 4.0**basis.bits, "else there is nothing to count"
+    mixing = torch.zeros(1, 200, 200, dtype=torch.float64)
+    mixing[0, 0] = 100.0 * vectors[:, -1] @ torch.linalg.pinv(basis.mixing)
+    given = Factors(torch.zeros(1, 200), mixing.float(), torch.zeros(1, 60))
+    (norm,) = squared_norms(basis.to_grid(given), basis)
+    assert 0.9 * FIXED_POINT_ONE**2 < norm <= FIXED_POINT_ONE**2
+
+
+def test_parts_that_point_the_same_way_add_up_in_the_norm() -> None:
+    """p x + Q s, where x is s: twice as long as either part, and four times as much in the square."""
+    support = rows(5, 12)
+    basis, size = Basis.of(support), torch.tensor([1e-3, 0.3, 1.0, 30.0])
+    mixing = size[:, None, None] * torch.eye(5)
+    given = Factors(size[:, None].repeat(1, 5), mixing, torch.from_numpy(support[[0] * 4]).float())
+    given.left[:, 1:] = 0.0
+    assert max(squared_norms(basis.to_grid(given), basis)) <= FIXED_POINT_ONE**2
+
+
+def test_a_norm_that_cancels_is_not_believed_beyond_its_rounding() -> None:
+    """Of terms 10,000 times as long as what is left, the float says anything, nothing included."""
+    basis, generator = Basis.of(np.ones((1, 12))), np.random.Generator(np.random.PCG64(1))
+    own = generator.uniform(0.5, 1.0, (500, 1)) * 1e4 / math.sqrt(12)
+    left = generator.uniform(-3.0, 3.0, (500, 1)) / math.sqrt(12)
+    mixing = torch.from_numpy(-(own + left)).float()[:, :, None]
+    grid = basis.to_grid(Factors(torch.from_numpy(own).float(), mixing, torch.ones(500, 12)))
+    assert max(squared_norms(grid, basis)) <= FIXED_POINT_ONE**2

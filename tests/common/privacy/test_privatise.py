@@ -121,6 +121,18 @@ def test_noise_is_added_to_the_sums() -> None:
     np.testing.assert_allclose(runs, expected, atol=6 * 0.5 / math.sqrt(400))
 
 
+@pytest.mark.parametrize("rows", [ROWS, 0.7 * np.ones((300, 3)), -np.ones((40, 3)), np.zeros((1, 3))])
+def test_noise_does_not_depend_on_what_it_is_added_to(rows: NDArray[np.float64]) -> None:
+    """The same random bits give the same noise, whatever the sums are: so nothing was done to them before or after."""
+    labels = np.arange(len(rows)) % 2
+    clean = privatise(total_of(rows, labels), NonPrivate(), SeededEntropy(1)).arrays
+    released = privatise(total_of(rows, labels), Gaussian(4.0), SeededEntropy(1)).arrays
+    alone = privatise(ClippedSum(LAYOUT), Gaussian(4.0), SeededEntropy(1)).arrays
+    for name, array in released.items():
+        np.testing.assert_array_equal(array - clean[name], alone[name])
+        assert alone[name].all()
+
+
 def test_noise_is_drawn_once() -> None:
     total = total_of()
     privatise(total, Gaussian(4.0), SystemEntropy())
