@@ -15,7 +15,7 @@ from dpdd.common.data import table_benchmarks
 from dpdd.common.errors import ConfigError
 from dpdd.common.privacy.accounting import LARGEST_EPSILON
 from dpdd.common.privacy.events import NEIGHBOURS, describe
-from dpdd.scenarios.baselines.names import OF_TABLES, TITLES, USUAL
+from dpdd.scenarios.baselines.names import JUDGED, OF_TABLES, SIZED, TITLES, USUAL
 from dpdd.scenarios.options import number, rounded_up, whole_number
 from dpdd.server.evaluation.metrics import METRICS as METRIC_BY_NAME
 
@@ -156,11 +156,13 @@ def command_of(options: argparse.Namespace, method: str) -> str:
     """What makes this row, and no other, again."""
     words: list[object] = ["dpdd-sim", "baselines", "--dataset", options.dataset, "--methods", method]
     if options.dataset not in table_benchmarks.names():
-        words += ["--backbone", options.backbone, "--judge-width", options.judge_width]
+        words += ["--backbone", options.backbone]
+        words += ["--judge-width", options.judge_width] if method in JUDGED else []
         words += ["--epsilon", *(f"{each:g}" for each in options.epsilon), "--delta", f"{options.delta:g}"]
         words += ["--minutes", f"{options.minutes:g}"] if method == "finetune" else []
-        words += ["--no-flips"] if options.no_flips else []
-    words += ["--images-per-class", options.images_per_class, "--seeds", options.seeds, "--silos", options.silos]
+        words += ["--no-flips"] if options.no_flips and method in JUDGED else []
+    words += ["--images-per-class", options.images_per_class] if method in SIZED else []
+    words += ["--seeds", options.seeds, "--silos", options.silos]
     words += ["--partition", options.partition] if options.silos > 1 else []
     words += ["--alpha", f"{options.alpha:g}"] if options.alpha is not None else []
     words += ["--classes-per-silo", options.classes_per_silo] if options.classes_per_silo is not None else []
