@@ -15,7 +15,7 @@ from dpdd.common.data import table_benchmarks
 from dpdd.common.errors import ConfigError
 from dpdd.common.privacy.accounting import LARGEST_EPSILON
 from dpdd.common.privacy.events import NEIGHBOURS, describe
-from dpdd.scenarios.baselines.names import JUDGED, OF_TABLES, SIZED, TITLES, USUAL
+from dpdd.scenarios.baselines.names import FEDERATED, JUDGED, OF_TABLES, SIZED, TITLES, USUAL
 from dpdd.scenarios.options import number, rounded_up, whole_number
 from dpdd.server.evaluation.metrics import METRICS as METRIC_BY_NAME
 
@@ -80,7 +80,11 @@ def _run(options: argparse.Namespace) -> None:
     titles = OF_TABLES if of_table else TITLES
     commands = {row.method: command_of(options, row.method) for row in rows}
     if options.json:
-        shown = [{**row.as_json(), "command": commands[row.method]} for row in rows]
+        who = {True: "each silo", False: "one curator"}
+        shown = [
+            {**row.as_json(), "records_with": who[row.method in FEDERATED], "command": commands[row.method]}
+            for row in rows
+        ]
         print_json({"dataset": options.dataset, **facts, "releasable": False, "rows": shown})
         return
     silos = f" in {options.silos} silos ({options.partition})" if options.silos > 1 else ""
@@ -118,7 +122,8 @@ def _of_images(options: argparse.Namespace, console: Console) -> tuple[dict[str,
     rows = measure.run(task, options.methods or USUAL, budgets, options.seeds, settings=settings, progress=console)
     facts = {"records": sum(map(len, shares)), "silos": options.silos, "partition": options.partition}
     facts |= {"backbone": backbone.card.name, "backbone_sha256": backbone.card.sha256, "features": task.normalisation}
-    return {**facts, "seeds": options.seeds}, rows
+    judged = {"judge": "convnet-dd", "judge_width": options.judge_width}
+    return {**facts, **judged, "seeds": options.seeds}, rows
 
 
 def _of_table(options: argparse.Namespace, console: Console) -> tuple[dict[str, Any], list[Row]]:

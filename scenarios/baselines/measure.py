@@ -70,7 +70,7 @@ __all__ = ["METHODS", "Row", "Task", "prepare", "run"]
 
 @dataclass(frozen=True)
 class Baseline:
-    """A row: how a run of it is planned, and who has the records.
+    """A row: how a run of it is planned.
 
     `plan` gets a task, settings, ε and δ; the last two mean nothing where a row is not `private`. One that draws
     nothing is run once, whatever the number of seeds.
@@ -78,25 +78,24 @@ class Baseline:
 
     plan: Callable[[Task, BaselineSettings, float, float], Plan]
     private: bool = True
-    federated: bool = False
     draws: bool = True
 
 
 METHODS: Mapping[str, Baseline] = {
     "real": Baseline(plans.real, private=False),
     "real-subset": Baseline(plans.real_subset, private=False),
-    "alone": Baseline(plans.alone, private=False, federated=True),
+    "alone": Baseline(plans.alone, private=False),
     "probe": Baseline(plans.probe, private=False, draws=False),
     "logistic": Baseline(plans.logistic),
-    "lda": Baseline(plans.lda, federated=True),
-    "ridge": Baseline(plans.ridge, federated=True),
-    "fedpft": Baseline(plans.fedpft, federated=True),
-    "dp-fedavg-head": Baseline(plans.dp_fedavg_head, federated=True),
+    "lda": Baseline(plans.lda),
+    "ridge": Baseline(plans.ridge),
+    "fedpft": Baseline(plans.fedpft),
+    "dp-fedavg-head": Baseline(plans.dp_fedavg_head),
     "finetune": Baseline(plans.finetune),
     "dp-sgd": Baseline(plans.dp_sgd),
-    "dp-fedavg": Baseline(plans.dp_fedavg, federated=True),
-    "feddm": Baseline(plans.feddm, private=False, federated=True),
-    "fedlap-dp": Baseline(plans.fedlap, federated=True),
+    "dp-fedavg": Baseline(plans.dp_fedavg),
+    "feddm": Baseline(plans.feddm, private=False),
+    "fedlap-dp": Baseline(plans.fedlap),
 }
 """By name, as in `TITLES`."""
 
