@@ -15,7 +15,7 @@ from dpdd.common.data import table_benchmarks
 from dpdd.common.errors import ConfigError
 from dpdd.common.privacy.accounting import LARGEST_EPSILON
 from dpdd.common.privacy.events import NEIGHBOURS, describe
-from dpdd.scenarios.baselines.names import OF_TABLES, TITLES, USUAL
+from dpdd.scenarios.baselines.names import FEDERATED, JUDGED, OF_TABLES, SIZED, TITLES, USUAL
 from dpdd.scenarios.options import number, rounded_up, whole_number
 from dpdd.server.evaluation.metrics import METRICS as METRIC_BY_NAME
 
@@ -80,7 +80,11 @@ def _run(options: argparse.Namespace) -> None:
     titles = OF_TABLES if of_table else TITLES
     commands = {row.method: command_of(options, row.method) for row in rows}
     if options.json:
-        shown = [{**row.as_json(), "command": commands[row.method]} for row in rows]
+        who = {True: "each silo", False: "one curator"}
+        shown = [
+            {**row.as_json(), "records_with": who[row.method in FEDERATED], "command": commands[row.method]}
+            for row in rows
+        ]
         print_json({"dataset": options.dataset, **facts, "releasable": False, "rows": shown})
         return
     silos = f" in {options.silos} silos ({options.partition})" if options.silos > 1 else ""
@@ -118,7 +122,8 @@ def _of_images(options: argparse.Namespace, console: Console) -> tuple[dict[str,
     rows = measure.run(task, options.methods or USUAL, budgets, options.seeds, settings=settings, progress=console)
     facts = {"records": sum(map(len, shares)), "silos": options.silos, "partition": options.partition}
     facts |= {"backbone": backbone.card.name, "backbone_sha256": backbone.card.sha256, "features": task.normalisation}
-    return {**facts, "seeds": options.seeds}, rows
+    judged = {"judge": "convnet-dd", "judge_width": options.judge_width}
+    return {**facts, **judged, "seeds": options.seeds}, rows
 
 
 def _of_table(options: argparse.Namespace, console: Console) -> tuple[dict[str, Any], list[Row]]:
@@ -156,11 +161,13 @@ def command_of(options: argparse.Namespace, method: str) -> str:
     """What makes this row, and no other, again."""
     words: list[object] = ["dpdd-sim", "baselines", "--dataset", options.dataset, "--methods", method]
     if options.dataset not in table_benchmarks.names():
-        words += ["--backbone", options.backbone, "--judge-width", options.judge_width]
+        words += ["--backbone", options.backbone]
+        words += ["--judge-width", options.judge_width] if method in JUDGED else []
         words += ["--epsilon", *(f"{each:g}" for each in options.epsilon), "--delta", f"{options.delta:g}"]
         words += ["--minutes", f"{options.minutes:g}"] if method == "finetune" else []
-        words += ["--no-flips"] if options.no_flips else []
-    words += ["--images-per-class", options.images_per_class, "--seeds", options.seeds, "--silos", options.silos]
+        words += ["--no-flips"] if options.no_flips and method in JUDGED else []
+    words += ["--images-per-class", options.images_per_class] if method in SIZED else []
+    words += ["--seeds", options.seeds, "--silos", options.silos]
     words += ["--partition", options.partition] if options.silos > 1 else []
     words += ["--alpha", f"{options.alpha:g}"] if options.alpha is not None else []
     words += ["--classes-per-silo", options.classes_per_silo] if options.classes_per_silo is not None else []

@@ -45,11 +45,11 @@ class DPSGDSettings(Settings):
     """
 
     rounds: Annotated[int, Field(ge=1)] = 1
-    local_steps: Annotated[int, Field(ge=1)] = 200
-    rate: Annotated[float, Field(gt=0.0, le=1.0)] = 0.02
+    local_steps: Annotated[int, Field(ge=1)] = 100
+    rate: Annotated[float, Field(gt=0.0, le=1.0)] = 0.04
     width: Annotated[int, Field(ge=4)] = 16
     depth: Annotated[int, Field(ge=1)] = 3
-    learning_rate: Annotated[float, Field(gt=0.0)] = 1.0
+    learning_rate: Annotated[float, Field(gt=0.0)] = 2.0
     momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.5
     clip: Annotated[float, Field(gt=0.0)] = 1.0
     augmentations: Annotated[int, Field(ge=1)] = 1

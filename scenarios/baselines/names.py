@@ -23,6 +23,12 @@ TITLES: Mapping[str, str] = {
 """Of images, by name."""
 USUAL = ("probe", "logistic", "lda", "ridge")
 """The rows of a table where nobody says which: those that take a minute."""
+JUDGED = ("real", "real-subset", "alone", "feddm", "fedlap-dp")
+"""Those with images that the ConvNet of the literature learns from."""
+SIZED = ("real-subset", "feddm", "fedlap-dp")
+"""Those whose sets have so many images of each class."""
+FEDERATED = ("alone", "lda", "ridge", "fedpft", "dp-fedavg-head", "dp-fedavg", "feddm", "fedlap-dp")
+"""Those in which no curator has the records of all silos."""
 
 OF_TABLES: Mapping[str, str] = {
     "real": "all real rows",

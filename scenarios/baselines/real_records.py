@@ -26,7 +26,7 @@ class JudgeSettings(Settings):
 
     convnet_dd: ConvNetDDSettings = ConvNetDDSettings(runs=1)
     images_per_class: Annotated[int, Field(ge=1)] = 50
-    epochs: Annotated[int, Field(ge=1)] = 5
+    epochs: Annotated[int, Field(ge=1)] = 10
     flips: bool = True
 
 

@@ -22,7 +22,7 @@ class BaselineSettings(Settings):
     finetune: FineTuneSettings = FineTuneSettings()
     minutes: Annotated[float, Field(gt=0.0)] = 5.0
     dp_sgd: DPSGDSettings = DPSGDSettings()
-    dp_fedavg: DPSGDSettings = DPSGDSettings(rounds=20, local_steps=10, rate=0.05)
+    dp_fedavg: DPSGDSettings = DPSGDSettings(rounds=10, local_steps=10, rate=0.1, learning_rate=1.0)
     head: FederatedLogisticSettings = FederatedLogisticSettings()
     per_class: Annotated[int, Field(ge=1)] = 500
     feddm: SharedSetsSettings = SharedSetsSettings(signal="features", image_steps=20)

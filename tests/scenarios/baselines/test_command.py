@@ -54,6 +54,7 @@ def test_rows_of_silos_say_whose_guarantee_it_is_and_how_to_repeat_them(
     assert repeated["silos"] == 3 and repeated["partition"] == "iid"
     (row,) = repeated["rows"]
     assert row["method"] == "fedpft" and f"{100 * row['accuracy']['mean']:.2f}" in out
+    assert row["records_with"] == "each silo" and repeated["judge_width"] == 128
     assert row["command"] == again.split(": ", 1)[1] and "add or remove one" in row["neighbours"]
 
 

@@ -13,7 +13,7 @@ from dpdd.scenarios.baselines import dp_sgd
 from dpdd.scenarios.baselines.private_finetune import PrivateSteps
 from tests.scenarios.small_images import stripes
 
-SMALL = dp_sgd.DPSGDSettings(width=4, local_steps=1, rate=1.0, momentum=0.0, clip=0.5)
+SMALL = dp_sgd.DPSGDSettings(width=4, local_steps=1, rate=1.0, learning_rate=1.0, momentum=0.0, clip=0.5)
 
 
 def flat(network: dp_sgd.ScratchNet) -> torch.Tensor:

@@ -74,7 +74,7 @@ QUICK = BaselineSettings(
     ),
     judge=JudgeSettings(convnet_dd=ConvNetDDSettings(runs=1, width=4, steps=3), images_per_class=4, epochs=1),
 )
-FEDERATED = {"lda": 1, "ridge": 1, "fedpft": 1, "dp-fedavg-head": 6, "dp-sgd": 4, "dp-fedavg": 4, "fedlap-dp": 4}
+RELEASES = {"lda": 1, "ridge": 1, "fedpft": 1, "dp-fedavg-head": 6, "dp-sgd": 4, "dp-fedavg": 4, "fedlap-dp": 4}
 """How often a silo (or, for dp-sgd, the curator) releases noisy sums of its records, in all rounds."""
 
 
@@ -85,8 +85,8 @@ def silos(small_world: str) -> measure.Task:
 
 
 def test_private_rows_are_accounted_for_all_rounds(silos: measure.Task) -> None:
-    rows = measure.run(silos, FEDERATED, [(1.0, 1e-5)], seeds=1, settings=QUICK)
-    for row, (name, releases) in zip(rows, FEDERATED.items(), strict=True):
+    rows = measure.run(silos, RELEASES, [(1.0, 1e-5)], seeds=1, settings=QUICK)
+    for row, (name, releases) in zip(rows, RELEASES.items(), strict=True):
         first = parts(row.event)[0]
         times = first.steps if isinstance(first, PoissonGaussian) else first.releases  # type: ignore[union-attr]
         assert (row.method, times) == (name, releases)
