@@ -21,7 +21,7 @@ def accuracy_by_epsilon(results: Results, others: Sequence[Published]) -> Html:
     epsilons = sorted({row.cell.stated_epsilon for row in results.rows})
     finite = [each for each in epsilons if math.isfinite(each)]
     named = sorted({*finite, *(each.epsilon for each in others)})
-    axes = Axes("Test accuracy against ε", "ε of each silo", "test accuracy, %", named)
+    axes = Axes("Test accuracy against ε", "ε of each silo", "test accuracy, %", named, beside=True)
     series = _series(results, lambda row: row.cell.stated_epsilon)
     lowest = min((point.y for line in series for point in line.points), default=0.0)
     references = [

@@ -203,10 +203,8 @@ class _Progress:
         """Say what there is to do."""
         left = sum(cell.key not in self._ended for cell in self._cells)
         reused = len(self._cells) - left
-        self._console.say(
-            f"{len(self._cells)} cells, {reused} finished already; {left} to run, {self._jobs} at a time"
-            f"{self._estimate()}"
-        )
+        what = f"{len(self._cells)} cell{'s' if len(self._cells) != 1 else ''}, {reused} finished already"
+        self._console.say(f"{what}; {left} to run, {self._jobs} at a time{self._estimate()}")
 
     def __call__(self, cell: Cell, ended: Ended) -> None:
         """A cell ended."""

@@ -128,7 +128,7 @@ def _failure(seed: int, why: str) -> Html:
 
 
 def _by_epsilon(results: Results, others: Sequence[Published]) -> list[Child]:
-    words = "Bars are deviations over seeds. ε is that of each silo."
+    words = "Bars are deviations over seeds. ε is that of each silo; rows of one ε stand beside each other."
     if others:
         words += " Letters, beside their ε, are published figures, listed below; those far under ours are only there."
     return [accuracy_by_epsilon(results, others), paragraph(words)]
@@ -147,15 +147,16 @@ def _looks(results: Results) -> list[Child]:
         if not row.runs or (path := row.runs[0].picture) is None:
             continue
         run, cell = row.runs[0], row.cell
+        seed = next(each.cell.seed for each in row.measured if each.run is run)
         is_table = "rows" in run.metrics["dataset"]
         what = "marginals of synthetic rows" if is_table else "synthetic images, a row for each class"
         epsilon = f"{cell.stated_epsilon:g}".replace("inf", "∞")
-        caption = f"{cell.line.name} ({cell.method}), ε = {epsilon}, {silos_in_words(cell.stated_silos)}, seed 0"
+        caption = f"{cell.line.name} ({cell.method}), ε = {epsilon}, {silos_in_words(cell.stated_silos)}, seed {seed}"
         words = f"{what}: {caption}"
         pictures.append(picture(f"picture-{number}", path.read_bytes(), words, caption, pixels=not is_table))
     if not pictures:
         return [paragraph("No cell has a picture yet.")]
-    return [paragraph("Of the first seed. Choose a picture to enlarge it."), gallery(pictures)]
+    return [paragraph("Of each row's first seed that is finished. Choose a picture to enlarge it."), gallery(pictures)]
 
 
 def _published(others: Sequence[Published]) -> list[Child]:

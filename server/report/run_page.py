@@ -32,6 +32,7 @@ from dpdd.server.report.html.table import Cell, Row, figure, table
 from dpdd.server.report.html.words import bytes_in_words, epsilon_in_words, seconds_in_words
 from dpdd.server.report.odds import most_often_right, odds_in_words, percent_at_most
 from dpdd.server.report.order import headline
+from dpdd.server.report.pool import pool_text
 from dpdd.server.report.product import in_words
 from dpdd.server.report.run_diagnostics import diagnostics
 from dpdd.server.report.run_worth import worth
@@ -101,7 +102,8 @@ def _left(run: FinishedRun) -> list[Child]:
         paragraph(
             "A silo sent the coordinator the signed releases below. They hold sums over all of its records, or images "
             "made from such sums, with noise that the silo drew once and added before anything left. No record left, "
-            "and no sum without noise."
+            "and no sum without noise. No other message of a silo depends on its records: neither its word that it is "
+            "there, nor its answer to a dry round, nor a refusal."
         ),
         paragraph(
             "The guarantee of a silo is (ε, δ)-differential privacy for each person's record in it: "
@@ -116,7 +118,7 @@ def _left(run: FinishedRun) -> list[Child]:
             Row(
                 [
                     row["silo"],
-                    figure(float("inf") if row["epsilon"] is None else row["epsilon"], epsilon_in_words(row)),
+                    _spent(row),
                     figure(most_often_right(row["epsilon"], row["delta"]), odds_in_words(row["epsilon"], row["delta"])),
                     figure(releases, str(releases)),
                     figure(sent, bytes_in_words(sent)),
@@ -204,8 +206,9 @@ def _shape(shape: tuple[int, ...]) -> str:
 
 def _looks(run: FinishedRun) -> list[Child]:
     path = run.picture
+    pool = [paragraph(part.replace("\n", " ").replace("`", "")) for part in pool_text(run.card).split("\n\n") if part]
     if path is None:
-        return []
+        return [*pool]
     is_table = "rows" in run.metrics["dataset"]
     if is_table:
         words = "the marginals of every column by class"
@@ -216,7 +219,7 @@ def _looks(run: FinishedRun) -> list[Child]:
             f"A row for each class, in this order: {', '.join(run.card['classes'][:20])}. Choose it to enlarge it."
         )
     shown = picture_of(path, "dataset-picture", words, caption, pixels=not is_table)
-    return [element("div", shown, class_="wide")]
+    return [element("div", shown, class_="wide"), *pool]
 
 
 def _audit(audit: Mapping[str, Any]) -> Html:
@@ -228,12 +231,12 @@ def _cost(run: FinishedRun) -> list[Child]:
     rows = []
     for row in run.card["silos"]:
         event = events.describe(events.from_json(row["event"]))
-        rows.append(Row([row["silo"], "dataset", epsilon_in_words(row), row["accountant"], event]))
+        rows.append(Row([row["silo"], "dataset", _spent(row), row["accountant"], event]))
     for row in run.card.get("evaluation_at_silos", []):
         event = events.describe(events.from_json(row["event"]))
-        rows.append(Row([row["silo"], "evaluation", epsilon_in_words(row), row["accountant"], event]))
+        rows.append(Row([row["silo"], "evaluation", _spent(row), row["accountant"], event]))
         both = row["together"]
-        rows.append(Row([row["silo"], "both together", epsilon_in_words(both), both["accountant"], ""]))
+        rows.append(Row([row["silo"], "both together", _spent(both), both["accountant"], ""]))
     spent = table("What each silo spent of its budget.", ["silo", "for", "spent", "accountant", "noise"], rows)
     seconds = run.metrics["seconds"]
     times = [(name, seconds_in_words(value)) for name, value in seconds.items()]
@@ -244,6 +247,10 @@ def _cost(run: FinishedRun) -> list[Child]:
         paragraph("Seconds by the clock, in the coordinator's last pass over the run:"),
         facts([*times, ("together", total)]),
     ]
+
+
+def _spent(row: Mapping[str, Any]) -> Cell:
+    return figure(float("inf") if row["epsilon"] is None else row["epsilon"], epsilon_in_words(row))
 
 
 def _again(run: FinishedRun) -> list[Child]:

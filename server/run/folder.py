@@ -13,6 +13,8 @@ from dpdd.server.run.scenario import Scenario, load_scenario
 SCENARIO = "scenario.toml"
 STORE = "store"
 ROSTER = "silos.json"
+AUTHORITY = "authority.pem"
+"""What a coordinator's folder has, and no other."""
 
 
 def scenario_of(folder: Path) -> Path:
@@ -40,6 +42,12 @@ def keep_scenario(scenario: Scenario, path: Path, folder: Path) -> None:
 def again(folder: Path) -> str | None:
     """The coordinator's command that makes a run's dataset again from the releases in its folder, asking nobody.
 
-    None where the folder keeps no scenario: then another command made it.
+    None where the folder keeps no scenario: then another command made it. The coordinator is the one whose folder the
+    run lies in; of a run elsewhere it is where the command is given.
     """
-    return f"dpdd-server resume {shlex.quote(str(folder))} --offline" if (folder / SCENARIO).exists() else None
+    if not (folder / SCENARIO).exists():
+        return None
+    homes = [str(home) for home in folder.parents if (home / AUTHORITY).exists()]
+    return shlex.join(
+        ["dpdd-server", "resume", str(folder), "--offline", *(["--coordinator", homes[0]] if homes else [])]
+    )

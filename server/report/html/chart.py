@@ -60,12 +60,16 @@ class Reference:
 
 @dataclass(frozen=True)
 class Axes:
-    """What the axes are; `at` are the values of x that are named (decades, where none are)."""
+    """What the axes are; `at` are the values of x that are named (decades, where none are).
+
+    With `beside`, points of several series at one x stand a little beside each other.
+    """
 
     title: str
     x: str
     y: str
     at: Sequence[float] = ()
+    beside: bool = False
 
 
 def chart(axes: Axes, series: Sequence[Series], references: Sequence[Reference] = ()) -> Html:
@@ -74,8 +78,13 @@ def chart(axes: Axes, series: Sequence[Series], references: Sequence[Reference] 
     if not points:
         return element("p", "There is nothing to draw yet.")
     scale = _Scale.over(axes, points, references)
-    drawn = [*_frame(axes, scale), *[part for each in series for part in _drawn(each, scale)]]
-    drawn += [_reference(each, x, y) for each, x, y in _beside(references, scale)]
+    step = min(7.0, 40.0 / len(series)) if axes.beside else 0.0
+    shifts = [step * (place - (len(series) - 1) / 2.0) for place in range(len(series))]
+    drawn = _frame(axes, scale)
+    for each, shift in zip(series, shifts, strict=True):
+        drawn += _drawn(each, scale, shift)
+    far = max(shifts) + 2.0 * _RADIUS
+    drawn += [_reference(each, x, y) for each, x, y in _beside(references, scale, far)]
     svg = element(
         "svg",
         element("title", axes.title),
@@ -118,7 +127,8 @@ class _Scale:
         low, high = math.log10(min(finite)), math.log10(max(finite))
         margin = 0.08 * (high - low) or 0.5
         infinite = any(math.isinf(x) for x in places)
-        return cls(low - margin, high + margin, infinite, ticks(min(ends), max(ends)), named)
+        room = 2.2 * margin if references and not infinite else margin  # they stand right of their place
+        return cls(low - margin, high + room, infinite, ticks(min(ends), max(ends)), named)
 
     def x(self, value: float) -> float:
         right = WIDTH - _RIGHT - (60 if self.infinite else 0)
@@ -155,9 +165,10 @@ def _frame(axes: Axes, scale: _Scale) -> list[Html]:
     return parts
 
 
-def _drawn(series: Series, scale: _Scale) -> list[Html]:
+def _drawn(series: Series, scale: _Scale, shift: float) -> list[Html]:
     parts, colour = [], f"s{series.number % COLOURS}"
-    places = [(scale.x(point.x), scale.y(point.y), point) for point in sorted(series.points, key=lambda each: each.x)]
+    ordered = sorted(series.points, key=lambda point: point.x)
+    places = [(scale.x(point.x) + shift, scale.y(point.y), point) for point in ordered]
     if series.joined and len(places) > 1:
         way = "L".join(f"{x:.1f} {y:.1f}" for x, y, _ in places)
         parts.append(element("path", d=f"M{way}", class_=f"line {colour}", stroke_dasharray=_dash(series)))
@@ -170,11 +181,11 @@ def _drawn(series: Series, scale: _Scale) -> list[Html]:
     return parts
 
 
-def _beside(references: Sequence[Reference], scale: _Scale) -> list[tuple[Reference, float, float]]:
-    """Where references are drawn: right of their place, each a step further while another is in the way."""
+def _beside(references: Sequence[Reference], scale: _Scale, far: float) -> list[tuple[Reference, float, float]]:
+    """Where references are drawn: so `far` right of their place, and further while another is in the way."""
     placed: list[tuple[Reference, float, float]] = []
     for each in references:
-        x, y = scale.x(each.x) + 2 * _RADIUS, scale.y(each.y)
+        x, y = scale.x(each.x) + far, scale.y(each.y)
         while any(math.hypot(x - other, y - height) < 2 * _RADIUS + 2 for _, other, height in placed):
             x += 2 * _RADIUS + 2
         if x > WIDTH - _RIGHT:  # no room to the right: as far to the left

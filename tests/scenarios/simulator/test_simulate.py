@@ -75,6 +75,8 @@ def test_a_small_run_leaves_everything_behind(tmp_path: Path, capsys: pytest.Cap
     assert Image.open(out / "dataset" / "preview.png").size[0] > 100
     card = (out / "CARD.md").read_text()
     assert "north" in card and metrics["dataset"]["sha256"] in card
+    report = (out / "report.html").read_text()
+    assert f"dpdd-sim run {scenario_file(tmp_path)} --out {out}" in report and "from 50 % to at most 73.2 %" in report
     assert server(["verify", str(out)]) == 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -35,6 +36,15 @@ def test_what_is_printed_is_rounded_up() -> None:
     for epsilon in np.linspace(0.0, 9.0, 50):
         share = most_often_right(float(epsilon), 1e-5)
         assert 100.0 * share - 1e-6 <= float(percent_at_most(share)) <= 100.0 * share + 0.1
+
+
+def test_the_table_in_docs_is_this() -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "comparing.md").read_text()
+    header, _, row = (
+        line for line in page.splitlines() if line.startswith(("| ε (", "| --- | --- | --- | ---", "| right"))
+    )
+    epsilons, shown = ([cell.strip() for cell in line.strip("|").split("|")][1:] for line in (header, row))
+    assert shown == [percent_at_most(most_often_right(float(each), 1e-5)) for each in epsilons] and len(shown) == 6
 
 
 def test_without_a_promise_there_is_no_bound() -> None:

@@ -90,6 +90,34 @@ def test_an_audit_that_is_there_is_shown(tmp_path: Path) -> None:
     assert "attack: epsilon bound" in text and "0.36" in text
 
 
+def test_an_evaluation_at_the_silos_is_in_what_was_spent(tmp_path: Path) -> None:
+    metrics = reported_run(tmp_path, images(), scores={"accuracy": {}})
+    both = {"epsilon": 1.8, "delta": 1e-5, "accountant": "analytic Gaussian"}
+    judged = [{**row, "epsilon": 0.75, "held_out": True, "together": both} for row in metrics["privacy"]]
+    figure = {"mean": 0.81, "low": 0.779, "high": 0.838}
+    about = {
+        "models": {"teacher": {"accuracy": figure}},
+        "silos": ["north", "south"],
+        "held_out": True,
+        "in_sample": [],
+    }
+    about |= {"epsilon": 0.75, "delta": 1e-5, "current": True, "privacy": judged}
+    card = json.loads((tmp_path / "card.json").read_text())
+    (tmp_path / "card.json").write_text(json.dumps({**card, "evaluation_at_silos": judged, "at_silos": about}))
+    (tmp_path / "metrics.json").write_text(json.dumps({**metrics, "at_silos": about}))
+    text = page_of(tmp_path)
+    assert "81.0 (77.9 to 83.8)" in text and "both together" in text and "ε = 0.75" in text
+    assert "from 50 % to at most 85.9 %" in text  # of all releases together, not of the first
+    assert {each.purpose for each in finished_run(tmp_path).sent} == {"dataset", "evaluation"}
+
+
+def test_a_public_pool_comes_with_its_licence(tmp_path: Path) -> None:
+    pool = {"name": "tiny", "licence": "CC-BY-4.0", "images": 40, "choice": "surest", "set": "selected", "file": "pool"}
+    reported_run(tmp_path, images(), card={"pool": pool})
+    text = page_of(tmp_path)
+    assert "names 40 public images of tiny" in text and "CC-BY-4.0" in text
+
+
 def test_the_command_that_made_it_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     reported_run(tmp_path, images())
     write_report(tmp_path, "dpdd-sim run mine --out 'a b'")

@@ -186,6 +186,8 @@ def test_a_run_proceeds_without_the_missing_and_resume_takes_the_late(
     again = subprocess.run([sys.executable, "-m", *command, "--quiet"], capture_output=True, text=True)
     assert again.returncode == 0, again.stderr
     assert again.stdout == summary(json.loads((out / "metrics.json").read_text()), out) + "\n"
+    report = (out / "report.html").read_text()
+    assert f"dpdd-server resume {out} --offline" in report and "report.html" in again.stdout
     assert "north" in again.stdout and f'LabelledSet.load("{out / "dataset"}")' in again.stdout
 
 
