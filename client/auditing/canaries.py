@@ -57,14 +57,16 @@ def best_family(request: ReleaseRequest, count: int, sigma: float) -> str:
 
 
 def standing_out(contributions: Contributions, count: int, sigma: float) -> float:
-    """The mean ratio of signal to noise of `count` canaries like these: signal |c|², noise σ² and the others."""
-    norms = contributions.squared_norms()
-    gram = np.stack([contributions.matched(contributions.total(unit)) for unit in np.eye(len(norms), dtype=np.float32)])
-    for label in np.unique(contributions.labels):
+    """The mean ratio of signal to noise of `count` canaries like these: |c|² to σ² and what the others do."""
+    units = np.eye(len(contributions), dtype=np.float32)
+    gram = np.stack([contributions.matched(contributions.total(unit)) for unit in units])
+    for label in np.unique(contributions.labels):  # what a class has in common tells no two of them apart
         own = contributions.labels == label
-        gram[own] -= gram[own].mean(axis=0)  # what a class has in common is known but for a number of heads
-    others = (np.square(gram).sum(axis=1) - np.square(np.diag(gram))) * (count / len(norms))
-    return float((np.maximum(norms, 1e-12) / (sigma**2 + 0.25 * others / np.maximum(norms, 1e-12))).mean())
+        gram[own] -= gram[own].mean(axis=0)
+        gram[:, own] -= gram[:, own].mean(axis=1, keepdims=True)
+    norms = np.maximum(np.diag(gram), 1e-12)
+    others = (np.square(gram).sum(axis=1) - np.square(norms)) * (count / len(norms))
+    return float((norms / (sigma**2 + 0.25 * others / norms)).mean())
 
 
 # Families

@@ -29,7 +29,7 @@ from dpdd.client.silo import Silo
 from dpdd.common.config import Settings
 from dpdd.common.errors import ConfigError
 from dpdd.common.methods.base import RunDescription
-from dpdd.common.methods.registry import AnyMethod, method, query
+from dpdd.common.methods.registry import method, query
 from dpdd.common.methods.request_plan import plan_of, settings_of
 from dpdd.common.methods.verification import expected_of, verified
 from dpdd.common.privacy.auditing import (
@@ -190,7 +190,7 @@ def answers(
     silo: Silo, request: ReleaseRequest, most: int | None = None, progress: Progress = silent
 ) -> list[tuple[ReleaseRequest, Statistics]]:
     """All stages of a release, or the first ones, asked as a coordinator would with this silo alone."""
-    chosen: AnyMethod = method(request.method)
+    chosen = query(request.method)
     settings: Settings = settings_of(request)
     stages = chosen.stages(settings) if most is None else min(most, chosen.stages(settings))
     found: list[tuple[ReleaseRequest, Statistics]] = []
@@ -199,7 +199,7 @@ def answers(
         asked = request
         if stage:
             known = [statistics for _, statistics in found]
-            given = chosen.stage_input(known, settings, RunDescription.of(request))
+            given = method(request.method).stage_input(known, settings, RunDescription.of(request))
             asked = replace(request, stage=stage, stage_input=dict(given))
         answer = silo.answer(asked.encode())
         if not isinstance(answer, SignedReleaseBytes):

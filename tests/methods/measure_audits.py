@@ -52,7 +52,7 @@ def requests(names: list[str]) -> Iterator[tuple[str, ReleaseRequest, int, str |
     """What is audited: name, request at ε = 1, canaries and their family."""
     given: dict[str, tuple[ReleaseRequest, int]] = {
         "plain-gaussian": (plain_gaussian(1.0), 7840),
-        "sps-ten-classes": (sps_of_ten(1.0), 2000),
+        "sps-ten-classes": (sps_of_ten(1.0), 4000),
     }
     given |= {str(case): (case.request(1.0), CANARIES) for case in all_cases() if str(case) in CASES}
     for name in names or given:
@@ -69,7 +69,7 @@ def main() -> int:
     options = parser.parse_args()
     logging.getLogger("absl").setLevel(logging.ERROR)
     rows, above = [], 0
-    print(f"python -m tests.methods.measure_audits {' '.join(sys.argv[1:])}".strip(), flush=True)
+    print(f"$ python -m tests.methods.measure_audits {' '.join(sys.argv[1:])}".strip(), flush=True)
     for name, request, count, family in requests(options.names):
         for epsilon in options.epsilon or EPSILONS:
             start = time.process_time()
