@@ -135,6 +135,69 @@ def test_the_check_above_allows_what_is_below_and_docstrings(tmp_path: Path) -> 
         assert upward_edges(room, tmp_path) == []
 
 
+PATCHED_TO_RECORD = {"ClippedSum", "CountedSum", "FactoredSum", "sampling"}
+"""What an audit patches while it records what its own canaries add: sums and samples, and nothing that draws noise."""
+
+
+def patched_names(*rooms: str, root: Path = ROOT) -> list[str]:
+    """What is patched anywhere in these rooms, as `module: thing`."""
+    found = []
+    for path in sources(*rooms, root=root):
+        for node in ast.walk(syntax(path)) if "patch" in path.read_text() else ():
+            if isinstance(node, ast.Call) and "patch" in ast.unparse(node.func):
+                found.append(f"{path.relative_to(root).as_posix()}: {ast.unparse(node.args[0])}")
+    return found
+
+
+def knobs(*rooms: str, root: Path = ROOT) -> list[str]:
+    """Places that set, or patch, something of the modules that draw noise and samples."""
+    drawing = ("discrete_gaussian", "privatise", "entropy", "sampling")
+    found = [each for each in patched_names(*rooms, root=root) if each.split(": ")[1] not in PATCHED_TO_RECORD]
+    for path in sources(*rooms, root=root):
+        if not any(name in path.read_text() for name in drawing):
+            continue
+        for node in ast.walk(syntax(path)):
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            for target in targets:
+                if isinstance(target, ast.Attribute) and ast.unparse(target.value).split(".")[-1] in drawing:
+                    found.append(f"{path.relative_to(root).as_posix()}: {ast.unparse(target)}")
+    return found
+
+
+def test_no_build_with_less_noise_can_be_had_outside_scenarios() -> None:
+    """`scenarios/audit/less_noise.py` replaces the sampler; no room below it replaces anything that draws."""
+    assert knobs("common", "client", "server") == []
+    assert knobs("scenarios") == ["scenarios/audit/less_noise.py: discrete_gaussian"]
+    patching = {each.split(": ")[0] for each in patched_names("common", "client", "server")}
+    assert patching == {"client/auditing/contributions.py"}
+
+
+def test_audits_are_made_by_their_commands_alone() -> None:
+    """Nothing that answers a coordinator knows of them."""
+    users = {
+        path.relative_to(ROOT).as_posix()
+        for path in sources("client")
+        for _, module, _ in imported(path, package_of(path))
+        if module.startswith("dpdd.client.auditing") and "client/auditing/" not in path.as_posix()
+    }
+    assert users == {"client/commands/audit.py"}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from unittest import mock\nmock.patch.object(discrete_gaussian, 'sample', f)",
+        "import dpdd.common.privacy.discrete_gaussian as d\nprivacy.discrete_gaussian.sample = f",
+        "entropy.SystemEntropy = SeededEntropy",
+        "mock.patch('dpdd.common.privacy.privatise.privatise', f)",
+    ],
+)
+def test_the_check_above_sees_such_a_knob(code: str, tmp_path: Path) -> None:
+    (tmp_path / "client").mkdir()
+    (tmp_path / "client" / "module.py").write_text(code)
+    assert len(knobs("client", root=tmp_path)) == 1
+
+
 def dynamic_imports(*rooms: str, root: Path = ROOT) -> list[str]:
     """Imports of dpdd modules by a name that is put together; other packages may be imported by their literal name."""
     calls = []

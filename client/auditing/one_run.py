@@ -29,7 +29,7 @@ from dpdd.client.silo import Silo
 from dpdd.common.config import Settings
 from dpdd.common.errors import ConfigError
 from dpdd.common.methods.base import RunDescription
-from dpdd.common.methods.registry import AnyMethod, query
+from dpdd.common.methods.registry import method, query
 from dpdd.common.methods.request_plan import plan_of, settings_of
 from dpdd.common.methods.verification import expected_of, verified
 from dpdd.common.privacy.auditing import (
@@ -43,6 +43,7 @@ from dpdd.common.privacy.auditing import (
 )
 from dpdd.common.privacy.events import Event, Gaussian, PoissonGaussian, compose, parts
 from dpdd.common.progress import Progress, silent
+from dpdd.common.randomness import uniforms
 from dpdd.common.synthesis.distilled_set import method_values
 from dpdd.common.synthesis.statistics import Statistics, of_one_silo
 from dpdd.common.wire.answer import SignedReleaseBytes
@@ -148,7 +149,7 @@ def attack(
         raise ConfigError(f"there are no canaries {plan.family!r} for these records; known are {', '.join(known)}")
     family = plan.family or best_family(request, plan.canaries, _noise(plan_of(request).event)[0][0])
     features, labels = _made(family, plan, run)
-    coins = np.random.Generator(np.random.PCG64([plan.seed, 2])).random(plan.canaries) < 0.5
+    coins = uniforms(plan.seed, "coins of an audit", plan.canaries) < 0.5
     present, present_labels = features[coins], labels[coins]
     if others is not None:
         present = np.concatenate([present, others.read(slice(None))])
@@ -189,7 +190,7 @@ def answers(
     silo: Silo, request: ReleaseRequest, most: int | None = None, progress: Progress = silent
 ) -> list[tuple[ReleaseRequest, Statistics]]:
     """All stages of a release, or the first ones, asked as a coordinator would with this silo alone."""
-    chosen: AnyMethod = query(request.method)
+    chosen = query(request.method)
     settings: Settings = settings_of(request)
     stages = chosen.stages(settings) if most is None else min(most, chosen.stages(settings))
     found: list[tuple[ReleaseRequest, Statistics]] = []
@@ -198,11 +199,11 @@ def answers(
         asked = request
         if stage:
             known = [statistics for _, statistics in found]
-            given = chosen.stage_input(known, settings, RunDescription.of(request))
+            given = method(request.method).stage_input(known, settings, RunDescription.of(request))
             asked = replace(request, stage=stage, stage_input=dict(given))
         answer = silo.answer(asked.encode())
         if not isinstance(answer, SignedReleaseBytes):
-            raise ConfigError(f"the silo refuses what is to be audited: {answer.why}")
+            raise ConfigError(f"the silo refuses what is to be audited: {answer.message}")
         release = verified(open_signed(answer.data, silo.public_key), expected_of(asked))
         found.append((asked, of_one_silo(release.arrays, release.event, asked.stage_input)))
     progress("asking the silo", stages, stages)

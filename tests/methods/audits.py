@@ -11,8 +11,8 @@ from dpdd.common.wire.request import Kind, ReleaseRequest
 
 
 def plain_gaussian(epsilon: float) -> ReleaseRequest:
-    """One Gaussian over the class sums of images: a mixture of everybody."""
-    given = {"mixtures_per_class": 1, "order": 1.0, "class_size": 1, "encoding": "exact"}
+    """One Gaussian over the class sums of images: a mixture of everybody. Canaries of one pixel each are orthogonal."""
+    given = {"mixtures_per_class": 1, "order": 1.0, "class_size": 1, "encoding": "exact", "clip": 0.01}
     return _of_ten("dp-cda", given, epsilon)
 
 
