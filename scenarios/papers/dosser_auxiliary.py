@@ -51,14 +51,14 @@ TABLE_5 = (
 SPLITS = (0.1, 0.2, 0.3, 0.4, 0.5)
 """The generator's part of ε, in the order of table 3."""
 
-SCALE = {"draws": 40, "networks": 5, "width": 16, "dimensions": 40, "auxiliary_images": 200}
-STEPS = {"steps": 100}
-JUDGE = ("runs=1", "width=16", "steps=150", "batch=100")
-FITTED = {"steps": 200, "batch": 100}
-"""Small enough for a minute a row, DP-MERF's steps of training too; `--set`, `--synthesis` and `--judge` say otherwise
-of what is not the generator's.
+SCALE = {"draws": 20, "networks": 5, "width": 16, "dimensions": 40, "auxiliary_images": 200}
+STEPS = {"steps": 50}
+JUDGE = ("runs=1", "width=16", "steps=100", "batch=100")
+FITTED = {"steps": 150, "batch": 100}
+"""Small enough for half a minute a row, DP-MERF's training too; `--set`, `--synthesis` and `--judge` say otherwise of
+what is not the generator's.
 """
-VOTES = {"rounds": 4, "population": 100, "features": 0, "picture": 7}
+VOTES = {"rounds": 3, "population": 100, "features": 0, "picture": 7}
 """Private Evolution without public data."""
 
 NOTES = """\
