@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 
 from dpdd.common.cli import table
 from dpdd.common.methods.generators import GENERATORS
-from dpdd.common.methods.matching.planning import stage_events
 from dpdd.common.methods.registry import method
 from dpdd.common.privacy.accounting import calibrate, guarantee
 from dpdd.common.privacy.events import Event, Gaussian, compose
@@ -123,6 +122,8 @@ def exact_epsilon(part: float, epsilon: float) -> float:
 
 def alone(settings: Mapping[str, object], epsilon: float) -> tuple[float, float]:
     """What a generator's releases and the draws would cost by themselves, where both together cost `epsilon`."""
+    from dpdd.common.methods.matching.planning import stage_events
+
     asked = method("dosser").settings(settings)
 
     def whole(sigma: float) -> Event:
