@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 
 from dpdd.common.cli import table
 from dpdd.common.methods.generators import GENERATORS
-from dpdd.common.methods.matching.planning import stage_events
 from dpdd.common.methods.registry import method
 from dpdd.common.privacy.accounting import calibrate, guarantee
 from dpdd.common.privacy.events import Event, Gaussian, compose
@@ -51,14 +50,14 @@ TABLE_5 = (
 SPLITS = (0.1, 0.2, 0.3, 0.4, 0.5)
 """The generator's part of ε, in the order of table 3."""
 
-SCALE = {"draws": 40, "networks": 5, "width": 16, "dimensions": 40, "auxiliary_images": 200}
-STEPS = {"steps": 100}
-JUDGE = ("runs=1", "width=16", "steps=150", "batch=100")
-FITTED = {"steps": 200, "batch": 100}
-"""Small enough for a minute a row, DP-MERF's steps of training too; `--set`, `--synthesis` and `--judge` say otherwise
-of what is not the generator's.
+SCALE = {"draws": 20, "networks": 5, "width": 16, "dimensions": 40, "auxiliary_images": 200}
+STEPS = {"steps": 50}
+JUDGE = ("runs=1", "width=16", "steps=100", "batch=100")
+FITTED = {"steps": 150, "batch": 100}
+"""Small enough for half a minute a row, DP-MERF's training too; `--set`, `--synthesis` and `--judge` say otherwise of
+what is not the generator's.
 """
-VOTES = {"rounds": 4, "population": 100, "features": 0, "picture": 7}
+VOTES = {"rounds": 3, "population": 100, "features": 0, "picture": 7}
 """Private Evolution without public data."""
 
 NOTES = """\
@@ -123,6 +122,8 @@ def exact_epsilon(part: float, epsilon: float) -> float:
 
 def alone(settings: Mapping[str, object], epsilon: float) -> tuple[float, float]:
     """What a generator's releases and the draws would cost by themselves, where both together cost `epsilon`."""
+    from dpdd.common.methods.matching.planning import stage_events
+
     asked = method("dosser").settings(settings)
 
     def whole(sigma: float) -> Event:

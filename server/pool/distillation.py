@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dpdd.common.methods.base import RunDescription
-from dpdd.common.methods.matching.synthesis import expand
+from dpdd.common.methods.matching.pieces import apart, expand
 from dpdd.common.models.evaluation_convnet import EvaluationConvNet, depth_for
 from dpdd.common.randomness import subseed
 from dpdd.common.synthesis.image_pyramid import ImagePyramid, outside
@@ -61,15 +61,6 @@ def starts(pool: ScoredPool, section: PoolSection, run: RunDescription) -> Tenso
     of = section.candidates * count
     chosen = spread_over_classes(pool.soft, pool.vectors, count, run.classes, run.public_seed, of)
     return torch.cat([tiled(pool.images[own], section.parts) for own in np.split(chosen, len(run.classes))])
-
-
-def apart(images: Pixels, labels: NDArray[np.int64], parts: int) -> tuple[Pixels, NDArray[np.int64]]:
-    """Every image as its parts² enlarged pieces, with their labels, class by class."""
-    if parts == 1:
-        return images, labels
-    enlarged = expand(torch.from_numpy(images).float(), parts).clamp(0.0, 255.0).round().to(torch.uint8)
-    order = np.argsort(np.tile(labels, parts**2), kind="stable")
-    return np.ascontiguousarray(enlarged.numpy()[order]), np.tile(labels, parts**2)[order]
 
 
 def tiled(images: NDArray[np.uint8], parts: int) -> Tensor:

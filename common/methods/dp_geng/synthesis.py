@@ -40,14 +40,15 @@ from dpdd.common.methods.dp_geng.specification import (
     stage_of,
     step_length,
 )
-from dpdd.common.methods.matching.schedule import draw_order, grid_of
+from dpdd.common.methods.matching.pieces import expand, expanded_set
+from dpdd.common.methods.matching.schedule import draw_order, fingerprint_of, grid_of
 from dpdd.common.methods.matching.signals import Signals
-from dpdd.common.methods.matching.synthesis import expand, targets
+from dpdd.common.methods.matching.synthesis import targets
 from dpdd.common.models.random_net import RandomNet
 from dpdd.common.randomness import subseed
 from dpdd.common.synthesis.image_pyramid import ImagePyramid, outside
 from dpdd.common.synthesis.labelled_set import LabelledSet
-from dpdd.common.synthesis.runner import Pixels, SynthesisRunner, fingerprint
+from dpdd.common.synthesis.runner import Pixels, SynthesisRunner
 from dpdd.common.synthesis.statistics import Statistics, lost_in_noise
 
 
@@ -109,13 +110,7 @@ def synthesise(
     )
     numbers = range(math.ceil(len(run.classes) / settings.classes_per_batch))
     images = np.concatenate((run.runner or SynthesisRunner()).make(task, numbers, run.progress))
-    labels = np.arange(len(run.classes)).repeat(run.images_per_class)
-    if settings.parts > 1:
-        large = expand(torch.from_numpy(images).float(), settings.parts).clamp(0.0, 255.0).round().to(torch.uint8)
-        labels = np.tile(labels, settings.parts**2)
-        order = np.argsort(labels, kind="stable")
-        images, labels = large.numpy()[order], labels[order]
-    return LabelledSet(np.ascontiguousarray(images), labels, run.classes)
+    return expanded_set(images, settings.parts, run)
 
 
 def _matching_statistics(
@@ -164,22 +159,10 @@ class GuidedTask:
 
     def fingerprint(self, device: str) -> str:
         """Of everything that decides a batch."""
-        facts = {
-            "method": self.method.model_dump(mode="json"),
-            "settings": self.settings.model_dump(mode="json"),
-            "classes": len(self.run.classes),
-            "shape": self.run.shape,
-            "seed": self.run.public_seed,
-            "per class": self.run.images_per_class,
-            "noise": self.statistics.noise,
-            "device": device,
-        }
-        groups = (("sum", self.statistics.sums), ("stage_input", self.statistics.stage_input))
-        arrays = {f"{kind} {name}": array for kind, group in groups for name, array in group.items()}
-        arrays |= {"generated": self.generated.images, "labels": self.generated.labels}
+        further: dict[str, NDArray] = {"generated": self.generated.images, "labels": self.generated.labels}
         if self.expert is not None:
-            arrays["expert"] = self.expert
-        return fingerprint(type(self), facts, arrays)
+            further["expert"] = self.expert
+        return fingerprint_of(self, self.statistics, self.run, device, further)
 
     def members(self, number: int) -> range:
         """The labels of batch `number`."""

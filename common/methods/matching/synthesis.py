@@ -19,7 +19,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from dpdd.common.methods.base import RunDescription
-from dpdd.common.methods.matching.schedule import draw_order, grid_of
+from dpdd.common.methods.matching.pieces import expand, expanded_set
+from dpdd.common.methods.matching.schedule import draw_order, fingerprint_of, grid_of
 from dpdd.common.methods.matching.settings import COUNT, SIGNAL, MethodSettings, SynthesisSettings
 from dpdd.common.methods.matching.signals import Signals
 from dpdd.common.methods.matching.specification import (
@@ -32,7 +33,7 @@ from dpdd.common.methods.matching.specification import (
 from dpdd.common.randomness import subseed
 from dpdd.common.synthesis.image_pyramid import ImagePyramid, outside, roughness
 from dpdd.common.synthesis.labelled_set import LabelledSet
-from dpdd.common.synthesis.runner import Pixels, SynthesisRunner, fingerprint
+from dpdd.common.synthesis.runner import Pixels, SynthesisRunner
 from dpdd.common.synthesis.statistics import Statistics, lost_in_noise
 
 IMAGES_TOGETHER = 50
@@ -64,23 +65,6 @@ def targets(statistics: Statistics, settings: MethodSettings, classes: int) -> t
     return torch.from_numpy((sums / per_draw[None, :, None]).astype(np.float32)), known
 
 
-def expand(images: Tensor, parts: int) -> Tensor:
-    """Each image cut into parts × parts pieces, each piece enlarged: (N, ...) to (parts² N, ...), piece by piece.
-
-    >>> expand(torch.zeros(3, 1, 28, 28), 2).shape
-    torch.Size([12, 1, 28, 28])
-    """
-    if parts == 1:
-        return images
-    height, width = images.shape[2] // parts, images.shape[3] // parts
-    pieces = [
-        images[:, :, row * height : (row + 1) * height, column * width : (column + 1) * width]
-        for row in range(parts)
-        for column in range(parts)
-    ]
-    return functional.interpolate(torch.cat(pieces), images.shape[2:], mode="bilinear", align_corners=False)
-
-
 def synthesise(
     statistics: Sequence[Statistics], method: MethodSettings, settings: SynthesisSettings, run: RunDescription
 ) -> LabelledSet:
@@ -88,13 +72,7 @@ def synthesise(
     task = MatchTask(statistics[-1], method, settings, run.public)
     numbers = range(task.batches)
     images = np.concatenate((run.runner or SynthesisRunner()).make(task, numbers, run.progress))
-    labels = np.arange(len(run.classes)).repeat(run.images_per_class)
-    if settings.parts > 1:
-        enlarged = expand(torch.from_numpy(images).float(), settings.parts).clamp(0.0, 255.0).round().to(torch.uint8)
-        images, labels = enlarged.numpy(), np.tile(labels, settings.parts**2)
-        order = np.argsort(labels, kind="stable")
-        images, labels = images[order], labels[order]
-    return LabelledSet(np.ascontiguousarray(images), labels, run.classes)
+    return expanded_set(images, settings.parts, run)
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,19 +98,7 @@ class MatchTask:
 
     def fingerprint(self, device: str) -> str:
         """Of everything that decides a batch."""
-        facts = {
-            "method": self.method.model_dump(mode="json"),
-            "settings": self.settings.model_dump(mode="json"),
-            "classes": len(self.run.classes),
-            "shape": self.run.shape,
-            "seed": self.run.public_seed,
-            "per class": self.run.images_per_class,
-            "noise": self.statistics.noise,
-            "device": device,
-        }
-        groups = (("sum", self.statistics.sums), ("stage_input", self.statistics.stage_input))
-        arrays = {f"{kind} {name}": array for kind, group in groups for name, array in group.items()}
-        return fingerprint(type(self), facts, arrays)
+        return fingerprint_of(self, self.statistics, self.run, device, {})
 
     @property
     def batches(self) -> int:

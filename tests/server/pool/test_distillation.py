@@ -10,7 +10,7 @@ import torch
 from pydantic import ValidationError
 
 from dpdd.common.methods.base import RunDescription
-from dpdd.common.methods.matching.synthesis import expand
+from dpdd.common.methods.matching.pieces import expand
 from dpdd.common.synthesis.image_embedding import ImageEmbedding
 from dpdd.common.synthesis.teacher import Teacher
 from dpdd.server.pool.distillation import PoolTask, class_means, distilled, features, selected, tiled

@@ -15,7 +15,7 @@ from dpdd.common.methods.dp_geng.initialisation import assembled, nearest_to_cen
 from dpdd.common.methods.dp_geng.settings import COUNT, EXPERT, GRADIENT, SIZE, SynthesisSettings
 from dpdd.common.methods.dp_geng.specification import KERNELS, generator_of, schedule, stage_of, step_length
 from dpdd.common.methods.dp_geng.synthesis import Guide, expert_loss, expert_weights, silo_size, synthesise
-from dpdd.common.methods.matching.synthesis import expand
+from dpdd.common.methods.matching.pieces import expand
 from dpdd.common.models.random_net import RandomNet
 from dpdd.common.synthesis.image_pyramid import ImagePyramid
 from tests.common.methods.dp_geng.small import NAMES, RUN, SHAPE, settings_of, statistics_of

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from dpdd.common.data.dead_leaves import dead_leaves
+from dpdd.common.methods.matching.pieces import expand
 from dpdd.common.methods.matching.settings import MethodSettings, SynthesisSettings
 from dpdd.common.methods.matching.signals import Draw, clipped
 from dpdd.common.methods.matching.specification import (
@@ -22,7 +23,7 @@ from dpdd.common.methods.matching.specification import (
     signals,
     stage_input_shapes,
 )
-from dpdd.common.methods.matching.synthesis import MatchTask, expand, synthesise, targets
+from dpdd.common.methods.matching.synthesis import MatchTask, synthesise, targets
 from dpdd.common.methods.registry import method
 from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.common.synthesis.runner import SynthesisRunner
