@@ -39,12 +39,8 @@ from dpdd.common.methods.sps.specification import backbone, specification
 from dpdd.common.methods.sps.synthesis import ImageTask
 from dpdd.common.methods.sps.targets import mismatch
 from dpdd.common.models.evaluation_convnet import EvaluationConvNet
-from dpdd.common.privacy.clipping import ClippedSum
-from dpdd.common.privacy.entropy import SeededEntropy
-from dpdd.common.privacy.events import NonPrivate
-from dpdd.common.privacy.privatise import privatise
 from dpdd.common.synthesis.runner import Task
-from dpdd.common.synthesis.statistics import Statistics, of_one_silo
+from dpdd.common.synthesis.statistics import Statistics
 from dpdd.server.evaluation.convnet_dd import batches, optimise
 from dpdd.server.evaluation.dsa import augment
 from dpdd.server.evaluation.learner_settings import ConvNetDDSettings
@@ -158,15 +154,19 @@ def sps_work(data: LabelledImages, size: Size) -> Work:
     )
     run = _run(data, size.per_class)
     spec = specification(settings, run, 0)
-    with torch.inference_mode():
+    one_hot = functional.one_hot(torch.from_numpy(data.labels), spec.classes).double()
+    with torch.no_grad():
         rows, embedding = spec.measure(_floats(data))
     assert embedding is not None
-    parts = [rows.numpy(), embedding.numpy() * spec.weights[CLASS_SUMS], np.full((len(data), 1), spec.weights[COUNT])]
-    total = ClippedSum(spec.layout)
-    total.add(np.concatenate(parts, axis=1), data.labels, {SECOND_MOMENT: (embedding.numpy(), embedding.numpy())})
-    public = privatise(total, NonPrivate(), SeededEntropy(SEED))
+    each, p = rows.double(), embedding.double()
+    sums = {COUNT: spec.count_weight * one_hot.sum(0)[:, None], CLASS_SUMS: spec.weights[CLASS_SUMS] * one_hot.T @ p}
+    sums[SECOND_MOMENT] = spec.weights[SECOND_MOMENT] * (p.T @ p).reshape(1, -1)
+    for statistic in spec.statistics:
+        members = torch.ones_like(one_hot[:, :1]) if statistic.scope == "global" else one_hot
+        sums[statistic.name] = members.T @ each[:, spec.columns[statistic.name]]
+    public = Statistics({name: array.numpy() for name, array in sums.items()}, 0.0, 1)
     how = SynthesisSettings(steps=size.synthesis, batch_per_class=size.per_class)
-    task = ImageTask([of_one_silo(public.arrays, public.event)], settings, how, run, size.per_class)
+    task = ImageTask([public], settings, how, run, size.per_class)
     (look, *_), moments = task.goals
     assert moments is not None
 
