@@ -99,11 +99,8 @@ def is_last(request: ReleaseRequest) -> bool:
 
 
 def _stages(request: ReleaseRequest) -> int:
-    """How many releases a silo makes of its records for one reservation; of a finished set, all at once."""
-    chosen = query(request.method)
-    if request.kind is Kind.DISTILLED_SET:
-        return method(request.method).stages(settings_of(request))
-    return chosen.stages(settings_of(request))
+    """How often the records are read for one reservation: for a finished set, all in one answer."""
+    return query(request.method).stages(settings_of(request))
 
 
 def opened_records(assignment: Assignment, progress: Progress) -> Records:

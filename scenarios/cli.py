@@ -23,6 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from dpdd.scenarios.benchmarks import poisoning as benchmark_poisoning
     from dpdd.scenarios.benchmarks import silo as benchmark_silo
     from dpdd.scenarios.benchmarks import subspace_report, table_classifiers
+    from dpdd.scenarios.benchmarks import synthesis as benchmark_synthesis
     from dpdd.scenarios.compare import command as compare
     from dpdd.scenarios.examples import command as examples
     from dpdd.scenarios.papers import reproduce
@@ -79,6 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     baselines.add_to(commands)
     benchmark_noise.add_to(commands)
     benchmark_silo.add_to(commands)
+    benchmark_synthesis.add_to(commands)
     benchmark_poisoning.add_to(commands)
     benchmark_matching.add_to(commands)
     benchmark_evolution.add_to(commands)

@@ -13,7 +13,7 @@ from typing import Any
 
 from dpdd.common.cli import Commands
 from dpdd.common.wire.exchange import JOIN_PORT, PORT
-from dpdd.server.commands import files, pool, publishing, runs, silos, status
+from dpdd.server.commands import files, pool, publishing, runs, selftest, silos, status
 from dpdd.server.commands.options import public_data_option
 
 
@@ -151,6 +151,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     joining.add_argument("--images-key", default="images", metavar="KEY", help="the array of images in an archive")
     joining.add_argument("--out", type=Path, metavar="FILE", help="write images and labels here, as .npz")
     joining.add_argument("--missing", type=Path, metavar="FILE", help="write the missing images' hashes here")
+    tested = commands.add(
+        "selftest",
+        selftest.selftest,
+        "compare a small synthesis and evaluation on a device with the CPU: do they agree, and how fast is it",
+    )
+    tested.add_argument(
+        "--device", default="cuda", help="as torch calls it; cpu compares the CPU with itself (%(default)s)"
+    )
     commands.names["scenario"] = _shipped
     return commands.main(arguments)
 

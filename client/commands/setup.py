@@ -95,6 +95,8 @@ approval = "ask"
 # reads records itself, and there are no limits.
 # most_seconds = 86400
 # planning_seconds = 120
+# Bytes of embeddings that stay from one stage of a request to the next, in memory or in a file without a name; 0: none.
+# keep_embeddings = 1073741824
 # isolation = true
 
 # [evaluation]

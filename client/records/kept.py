@@ -45,8 +45,10 @@ class Kept:
     """Rows of numbers, one for each record, of every kind that was computed in full; `most` is their quota in bytes."""
 
     def __init__(self, most: int = QUOTA) -> None:
-        self._most, self._bytes, self._in_memory = most, 0, 0
+        self._most = most
         self._rows: dict[str, Features] = {}
+        self._in_memory: dict[str, int] = {}
+        self._in_files: dict[str, int] = {}
 
     def find(self, key: str) -> Features | None:
         """The rows of this kind, in the order of the records; None where they have to be computed."""
@@ -54,22 +56,21 @@ class Kept:
 
     def begin(self, key: str, count: int, width: int) -> Keeping:
         """Where so many rows of this kind will be put as they are computed; what there is no room for is dropped."""
+        self.drop(key)
         size = count * width * _DTYPE.itemsize
-        if self._bytes + size > self._most:
+        in_memory = sum(self._in_memory.values())
+        if in_memory + sum(self._in_files.values()) + size > self._most:
             return Keeping(self, key, count, None)
-        in_memory = self._in_memory + size <= IN_MEMORY
         try:
-            if in_memory:
-                target: NDArray[np.float32] | RowWriter = np.empty((count, width), _DTYPE)
-            elif size <= _room_for_a_file():
-                target = RowWriter((width,), _DTYPE)
-            else:
-                return Keeping(self, key, count, None)
+            if in_memory + size <= IN_MEMORY:
+                self._in_memory[key] = size
+                return Keeping(self, key, count, np.empty((count, width), _DTYPE))
+            if size <= _room_for_a_file():
+                self._in_files[key] = size
+                return Keeping(self, key, count, RowWriter((width,), _DTYPE))
         except (DataError, MemoryError):
-            return Keeping(self, key, count, None)
-        self._bytes += size
-        self._in_memory += size if in_memory else 0
-        return Keeping(self, key, count, target)
+            self.drop(key)
+        return Keeping(self, key, count, None)
 
     def put(self, key: str, rows: Features) -> None:
         """Keep rows that are complete."""
@@ -77,8 +78,13 @@ class Kept:
 
     def clear(self) -> None:
         """Forget all: no stage is left that could want them."""
-        self._rows.clear()
-        self._bytes = self._in_memory = 0
+        for key in (*self._rows, *self._in_memory, *self._in_files):
+            self.drop(key)
+
+    def drop(self, key: str) -> None:
+        """Forget this kind, also what is not complete yet."""
+        for each in (self._rows, self._in_memory, self._in_files):
+            each.pop(key, None)
 
     def __repr__(self) -> str:
         return "Kept(private)"
@@ -114,6 +120,7 @@ class Keeping:
         except DataError:  # the disk is full by now
             assert isinstance(target, RowWriter)
             target.discard()
+            self._kept.drop(self._key)
             self._target = None
 
     def __repr__(self) -> str:

@@ -163,7 +163,8 @@ class ImageTask:
         return ReleasedClassifier(self.statistics, self.method, self.run, self.settings.average_last_stages)
 
     @cached_property
-    def _goals(self) -> tuple[tuple[Goal, ...], MomentLoss | None]:
+    def goals(self) -> tuple[tuple[Goal, ...], MomentLoss | None]:
+        """What a batch is compared with: through each backbone, and in the embedding."""
         specs = self.released.specs
         looks = {spec.turn: spec for spec in reversed(specs)}  # the first of each backbone
         goals = tuple(
@@ -186,7 +187,7 @@ class ImageTask:
     def make(self, number: int, device: torch.device) -> Iterator[ImagePyramid]:
         """The pyramid of batch `number`, after each step."""
         generator = torch.Generator().manual_seed(subseed(self.run.public_seed, f"sps batch {number}"))
-        looks, moment_loss = self._goals
+        looks, moment_loss = self.goals
         pyramid = ImagePyramid(len(self.labels), self.run.image_shape, generator, device=device)
         if moment_loss is not None and moment_loss.embedding.side:
             pyramid.start_from(moment_loss.embedding.pictures(moment_loss.draw(self.labels, generator)))
