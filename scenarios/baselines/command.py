@@ -91,8 +91,9 @@ def _run(options: argparse.Namespace) -> None:
     made = "" if of_table else f"; features of {facts['backbone']}, {facts['features']}"
     print(f"{options.dataset}, {facts['records']:,} records{silos}{made}\n")
     print(_table(rows, titles))
+    print()
     for name, command in commands.items():
-        print(f"{'' if name != rows[0].method else chr(10)}{titles[name]}: {command}")
+        print(f"{titles[name]}: {command}")
     print(f"\nNeighbours, where a row is private: {NEIGHBOURS}; with several silos, (ε, δ) is each one's.")
     print("Each row has the whole budget for itself. Noise came from seeds: this protects nobody.")
 
