@@ -25,7 +25,7 @@ ROOMS_BELOW = {
 """Each folder of the product, and those that it may import or name besides itself."""
 LARGEST_MODULE = 400
 MECHANISMS = ("dpdd.client.mechanisms.", "{__package__}.")
-TESTS_OF_SEVERAL_ROOMS = ("methods", "attacks", "proto")
+TESTS_OF_SEVERAL_ROOMS = ("methods", "attacks", "mutants", "proto")
 
 
 def sources(*folders: str, root: Path = ROOT) -> Iterator[Path]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -554,6 +555,22 @@ def test_a_fork_is_noticed_remembered_and_named(here: World, capsys: pytest.Capt
     capsys.readouterr()
     assert server(["status", "--coordinator", str(here.folder / "coordinator")]) == 0
     assert f"WARNING, a fork: {fork}" in capsys.readouterr().out
+
+
+def test_what_a_coordinator_showed_once_stops_an_older_ledger_for_good(tmp_path: Path) -> None:
+    """Ledger, outbox and anchor were put back together: only what was shown remembers more."""
+    silo = make_silo(tmp_path / "north")
+    answered(silo, "one")
+    copies = Copies(silo)
+    answered(silo, "two")
+    with closing(silo.ledger()) as ledger:
+        shown = ledger.position()
+    copies.put_back(anchor=True)
+    silo = Silo(silo.folder)
+    answered(silo, "three")
+    with closing(silo.ledger()) as ledger:
+        silo.coordinator_memory.hear(shown, ledger, lambda: shown)
+    check_refuses(silo, "a release that its coordinator has")
 
 
 def test_a_coordinator_that_invents_a_position_gets_no_answer_and_nobody_else_is_harmed(

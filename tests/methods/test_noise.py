@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,9 @@ SAMPLING = [
     if hasattr(case.entry.settings_schema, "rate") or "rate" in case.entry.settings_schema.model_fields
     if any(getattr(case.values(), name, 1.0) < 1.0 for name in ("rate", "expert_rate"))
 ]
+_GENG = next(case for case in SAMPLING if case.method == "dp-geng")
+_STEPS = {**_GENG.settings, "expert_steps": 3, "expert_rate": 0.5}
+SAMPLING.append(replace(_GENG, variant="sampled-expert", settings=_STEPS, adaptive=True))
 
 
 @pytest.mark.parametrize("case", PRIVATE, ids=str)

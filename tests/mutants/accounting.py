@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutants.mutant import Mutant
+from tests.mutants.mutant import Edit, Mutant
 
 ACCOUNTING = "common/privacy/accounting.py"
 EVENTS = "common/privacy/events.py"
@@ -116,8 +116,14 @@ ACCOUNTS = (
     Mutant(
         "stages-have-a-budget-each",
         PLAN,
-        "        return compose(*events(sigma))\n\n    def distances(sigma: float) -> list[float]:\n        return [noise_distance(event, each) for event",
-        "        return events(sigma)[request.stage]\n\n    def distances(sigma: float) -> list[float]:\n        return [noise_distance(event, each) for event",
+        "        return compose(*events(sigma))\n"
+        "\n"
+        "    def distances(sigma: float) -> list[float]:\n"
+        "        return [noise_distance(event, each) for event",
+        "        return events(sigma)[request.stage]\n"
+        "\n"
+        "    def distances(sigma: float) -> list[float]:\n"
+        "        return [noise_distance(event, each) for event",
         "composition",
         "Each stage is calibrated to all of (ε, δ), so M stages cost √M times the promised μ.",
         (_CONTRACT + "[plan-sps-stages]",),
@@ -156,7 +162,7 @@ ACCOUNTS = (
         "        return noise_distance(sampled_event(max(sigma, LEAST_NOISE), rate, 1), step)",
         "delta",
         "All mixtures' noise is off the ideal, and δ pays for one of them.",
-        (_DISTANCE + "[dp-cda]",),
+        (_CONTRACT + "[event-dp-cda]",),
     ),
     Mutant(
         "rounds-are-reserved-as-one",
@@ -247,6 +253,7 @@ ACCOUNTS = (
         "filter",
         "An event without any noise is admitted by a budget.",
         (_FILTERS + "test_no_noise_never_fits",),
+        (Edit(FILTERS, "            spent = replace(spent, earlier=math.inf)", "            continue"),),
     ),
     Mutant(
         "a-written-off-budget-opens-again",

@@ -1,4 +1,4 @@
-"""All privacy mutants. One more belongs into the module of its area; its `why` is a sentence that a reviewer accepts."""
+"""All privacy mutants. One more belongs into the module of its area, with a `why` that a reviewer accepts."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ MECHANISMS = (
         "        contributions, sums = _contributions(settings, run), mixture_layout(settings, run)\n",
         "        if len(records):\n"
         "            grey = float(np.clip(np.nanmean(records.read(slice(0, 1000))), 0.0, 1.0))\n"
-        "            settings = settings.model_copy(update={\"centre\": grey})\n"
+        '            settings = settings.model_copy(update={"centre": grey})\n'
         "        contributions, sums = _contributions(settings, run), mixture_layout(settings, run)\n",
         "private normalisation",
         "The grey level that is taken off is the records' own mean, which one record moves.",
@@ -88,7 +88,7 @@ MECHANISMS = (
         "        counts = np.bincount(records.labels, minlength=len(request.classes))[:, None]\n"
         "        weighed = np.rint(settings.count_weight * counts * 2.0**20).astype(np.int64)\n"
         "        noisy = privatised_sum(records, spec.layout, contributions, plan, entropy, progress)\n"
-        "        return noisy.post_process(lambda arrays: {**arrays, \"count\": weighed})",
+        '        return noisy.post_process(lambda arrays: {**arrays, "count": weighed})',
         "noise left out",
         "Class counts are put into the release after the noise, which is no post-processing: they come from records.",
         (_CONTRACT + "[no_side_channel-sps]",),
@@ -99,7 +99,7 @@ MECHANISMS = (
         "    return privatised_sum(records, sums, contributions, plan, entropy, progress, batch=BATCH)",
         "    noisy = privatised_sum(records, sums, contributions, plan, entropy, progress, batch=BATCH)\n"
         "    return noisy.post_process(\n"
-        "        lambda arrays: {name: array // max(len(records) // 8, 1) for name, array in arrays.items()}\n"
+        "        lambda arrays: {name: array // max(len(records) // 4, 1) for name, array in arrays.items()}\n"
         "    )",
         "realised size",
         "Noisy votes are divided by the number of records, which the width of the noise then tells.",
@@ -108,7 +108,8 @@ MECHANISMS = (
     Mutant(
         "normalised-by-the-realised-batch",
         MATCHING,
-        "        add_sample(total, records, contributions, batches[kind])\n        piece = privatise(total, event, entropy)\n",
+        "        add_sample(total, records, contributions, batches[kind])\n"
+        "        piece = privatise(total, event, entropy)\n",
         "        size = max(len(total.members), 1)\n"
         "        add_sample(total, records, contributions, batches[kind])\n"
         "        piece = privatise(total, event, entropy).post_process(\n"
@@ -165,7 +166,7 @@ MECHANISMS = (
         "    for step, share in enumerate(counted):\n",
         "seed",
         "DP-SGD's steps are over one and the same sample: the accountant counts on a fresh one in each.",
-        (_FRESH + "[dp-geng]",),
+        (_FRESH + "[dp-geng-sampled-expert]",),
         (
             Edit(
                 DP_GENG,
@@ -190,7 +191,7 @@ MECHANISMS = (
         "    total = SampledSum(sums, settings.rate, len(records), entropy)\n    total._not_added[:1] = True\n",
         "sampling",
         "The first record of a silo is in every step: it alone has no amplification, and so no such ε.",
-        (_FRESH + "[dp-kip-features]",),
+        (_FRESH + "[dp-kip-scattering]",),
     ),
     Mutant(
         "the-expert-follows-its-clean-gradient",
@@ -210,17 +211,20 @@ MECHANISMS = (
         "            buffer.copy_(torch.from_numpy(record))\n",
         "            buffer.copy_(torch.from_numpy(record - np.nan_to_num(records).mean(axis=0)))\n",
         "private normalisation",
-        "Records are shown to the models less the mean of their batch (as BatchNorm would): a record's answer depends on "
+        "Records are shown to the models less the mean of their batch (as BatchNorm would): a record's "
+        "answer depends on "
         "who else was read.",
         (_CONTRACT + "[neighbours-evaluation]",),
     ),
     Mutant(
         "a-row-that-is-none-stops-the-answer",
         "client/mechanisms/private_evolution.py",
-        "        proper = proper_rows(rows, sizes)\n        rows, labels = rows[proper], labels[proper]\n        places",
+        "        proper = proper_rows(rows, sizes)\n"
+        "        rows, labels = rows[proper], labels[proper]\n"
+        "        places",
         "        proper = proper_rows(rows, sizes)\n"
         "        if not proper.all():\n"
-        "            raise ValueError(\"a row is none of the schema\")\n"
+        '            raise ValueError("a row is none of the schema")\n'
         "        rows, labels = rows[proper], labels[proper]\n        places",
         "leak by failing",
         "One hostile record makes the silo fail: that it is there is told for the price of a reservation.",
@@ -232,16 +236,20 @@ MECHANISMS = (
         "            proper = proper_rows(rows, sizes)\n",
         "            proper = np.isfinite(rows).all(axis=1) & (rows >= 0).all(axis=1)\n",
         "leak by failing",
-        "A code that its column has not is counted in the next column's cells, or stops the answer: hostile rows choose.",
+        "A code that its column has not is counted in the next column's cells, or stops the answer: "
+        "hostile rows choose.",
         (_CONTRACT + "[neighbours-column-histograms-table]",),
     ),
     Mutant(
         "rows-with-nan-count-as-missing",
         "common/data/table/rows.py",
-        "        proper: NDArray[np.bool_] = ((rows >= 0) & (rows < np.array(sizes)) & (rows == np.floor(rows))).all(axis=1)",
-        "        proper: NDArray[np.bool_] = ~((rows < 0) | (rows >= np.array(sizes)) | (rows > np.floor(rows))).any(axis=1)",
+        "        proper: NDArray[np.bool_] = ((rows >= 0) & (rows < np.array(sizes)) & (rows == "
+        "np.floor(rows))).all(axis=1)",
+        "        proper: NDArray[np.bool_] = ~((rows < 0) | (rows >= np.array(sizes)) | (rows > "
+        "np.floor(rows))).any(axis=1)",
         "poisoned record",
-        "A row with a NaN passes for one of the schema, and its code is whatever the processor makes of NaN: outside of "
+        "A row with a NaN passes for one of the schema, and its code is whatever the processor makes "
+        "of NaN: outside of "
         "all cells.",
         ("tests/client/mechanisms/test_sps_table.py::test_a_row_with_a_cell_that_is_no_code_adds_nothing",),
     ),
@@ -250,7 +258,7 @@ MECHANISMS = (
         BASE,
         "    total = ClippedSum(layout)\n    if not independent",
         "    total = ClippedSum(layout)\n    if not len(records):\n"
-        "        raise ValueError(\"there are no records\")\n    if not independent",
+        '        raise ValueError("there are no records")\n    if not independent',
         "leak by failing",
         "A silo with no record fails and one with a single record answers: these are neighbours.",
         (_CONTRACT + "[small_silos-dp-merf]",),
@@ -267,7 +275,8 @@ MECHANISMS = (
     Mutant(
         "records-can-be-pickled",
         "client/records/records.py",
-        "        raise TypeError(\"private records are not pickled or copied to another process; load them where they are used\")",
+        '        raise TypeError("private records are not pickled or copied to another process; load '
+        'them where they are used")',
         "        return super().__reduce_ex__(protocol)  # type: ignore[return-value]",
         "promise",
         "Private records travel in whatever is pickled: to other processes, into caches, into crash reports.",
@@ -285,8 +294,8 @@ MECHANISMS = (
     Mutant(
         "held-out-by-position",
         "client/holdout.py",
-        "            digests[done] = np.frombuffer(_digest(feature, int(label), key), dtype=\"<u8\")\n",
-        "            digests[done] = np.frombuffer(_digest(feature * 0, done, key), dtype=\"<u8\")\n",
+        '            digests[done] = np.frombuffer(_digest(feature, int(label), key), dtype="<u8")\n',
+        '            digests[done] = np.frombuffer(_digest(feature * 0, done, key), dtype="<u8")\n',
         "sensitivity",
         "The side hangs on a record's place in the file, so one record more deals all later ones anew.",
         ("tests/client/test_holdout.py::test_one_record_more_or_less_moves_nobody_else_and_order_does_not_matter",),
@@ -309,7 +318,7 @@ MECHANISMS = (
                 "client/local_synthesis.py",
                 "        plan = method.plan(asked, settings)\n",
                 "        plan = method.plan(asked, settings)\n"
-                "        free = replace(asked, epsilon=float(\"inf\"))\n"
+                '        free = replace(asked, epsilon=float("inf"))\n'
                 "        clean = mechanism(method).run(\n"
                 "            records, free, settings, method.plan(free, settings), SeededEntropy(1), progress\n"
                 "        )\n"

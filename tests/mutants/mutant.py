@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import hashlib
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,9 +62,10 @@ class Mutant:
         return changed
 
     def digest(self, root: Path = ROOT) -> str:
-        """Changes with the mutant, its file and the tests that it names: a result for another one says nothing."""
-        parts = [self.name, *self.applied(root).values(), *self.killed_by]
-        parts += [(root / name).read_text() for name in sorted({each.partition("::")[0] for each in self.killed_by})]
+        """Changes with the mutant, the files that it changes and the tests that it names."""
+        named = (each.partition("[")[0].split("::") for each in self.killed_by)
+        tests = [_tests_of(root / file)[function] for file, function in named]
+        parts = [self.name, *self.applied(root).values(), *self.killed_by, *tests]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:8]
 
 
@@ -77,5 +79,9 @@ def check_tests_exist(mutant: Mutant, root: Path = ROOT) -> None:
             raise StaleMutant(f"{mutant.name}: there is no test {test}")
 
 
-def _tests_of(path: Path) -> set[str]:
-    return {node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)}
+@lru_cache(maxsize=64)
+def _tests_of(path: Path) -> dict[str, str]:
+    """The functions of a file, each as text without comments."""
+    return {
+        node.name: ast.unparse(node) for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)
+    }

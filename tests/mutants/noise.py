@@ -18,7 +18,7 @@ NOISE = (
         "exact-counts",
         PRIVATISE,
         "        for array in sums.values():\n",
-        "        for array in [array for name, array in sums.items() if not name.startswith(\"count\")]:\n",
+        '        for array in [array for name, array in sums.items() if not name.startswith("count")]:\n',
         "noise left out",
         "Class counts leave without noise beside noisy sums: one record more is one count more, seen for sure.",
         (_NOISE + "test_every_segment_has_its_noise[dp-merf]",),
@@ -40,7 +40,8 @@ NOISE = (
         "            drawn = discrete_gaussian.sample(scale, array.size, entropy).reshape(array.shape)\n"
         "            array += np.rint((0.5 if many else 1.0) * drawn).astype(np.int64)",
         "too little noise",
-        "Silos with many records get half of the noise: it is too little for them, and its width says which silos they are.",
+        "Silos with many records get half of the noise: it is too little for them, and its width says "
+        "which silos they are.",
         (_PRIVATISE + "test_noise_does_not_depend_on_what_it_is_added_to",),
     ),
     Mutant(
@@ -173,7 +174,8 @@ NOISE = (
     Mutant(
         "post-processing-is-perfect",
         PRIVATISE,
-        "        return Privatised(dict(function(self.arrays)), self.event, self.distance, self.releasable, _ONLY_HERE)",
+        "        return Privatised(dict(function(self.arrays)), self.event, self.distance, "
+        "self.releasable, _ONLY_HERE)",
         "        return Privatised(dict(function(self.arrays)), self.event, 0.0, True, _ONLY_HERE)",
         "delta",
         "What was made of noisy sums keeps their distance to ideal noise and their seed; here both are forgotten.",
@@ -206,16 +208,20 @@ NOISE = (
         "_TAIL = 4.0  # beyond",
         "delta",
         "Noise of bounded support gives a neighbour away wherever the other's release cannot be: δ is 6e-5 at least.",
-        (_DISCRETE + "test_tables_hold_the_exact_probabilities", _DISCRETE + "test_draws_by_convolution_fit_the_definition"),
+        (
+            _DISCRETE + "test_tables_hold_the_exact_probabilities",
+            _DISCRETE + "test_draws_by_convolution_fit_the_definition",
+        ),
     ),
     Mutant(
         "noise-from-floating-point",
         DISCRETE,
         "        part[:] = _draw(scale, len(part), entropy)",
-        "        seed = int.from_bytes(entropy.take(4), \"little\")\n"
+        '        seed = int.from_bytes(entropy.take(4), "little")\n'
         "        part[:] = np.rint(np.random.Generator(np.random.PCG64(seed)).normal(0.0, scale, len(part)))",
         "seed",
-        "2^32 seeds of a generator that is not cryptographic: whoever knows one record's part of the sum tries them all.",
+        "2^32 seeds of a generator that is not cryptographic: whoever knows one record's part of the "
+        "sum tries them all.",
         (_DISCRETE + "test_ties_are_settled_by_the_other_64_bits",),
     ),
     Mutant(
@@ -232,7 +238,7 @@ NOISE = (
     Mutant(
         "ties-are-left-to-chance-of-nothing",
         DISCRETE,
-        "                low = int.from_bytes(entropy.take(8), \"little\")",
+        '                low = int.from_bytes(entropy.take(8), "little")',
         "                low = 0",
         "delta",
         "Probabilities are held to 64 bits instead of 128: the distance that is taken off δ is 2^60 times too small.",
@@ -243,7 +249,7 @@ NOISE = (
         ENTROPY,
         "        return _stream(os.urandom(32), os.urandom(16)).update(bytes(count))",
         "        global _KEY\n"
-        "        _KEY = globals().get(\"_KEY\") or os.urandom(32)\n"
+        '        _KEY = globals().get("_KEY") or os.urandom(32)\n'
         "        return _stream(_KEY, bytes(16)).update(bytes(count))",
         "seed",
         "Every release of a process carries the same noise: the difference of two has none at all.",

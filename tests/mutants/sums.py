@@ -18,23 +18,25 @@ SUMS = (
     Mutant(
         "no-clip-of-plain-rows",
         CLIPPING,
-        """    values *= (FIXED_POINT_ONE * _MARGIN / np.maximum(norms * (FIXED_POINT_ONE / max(clip_norm, 1)), 1.0))[:, None]
-    grid = np.trunc(values, out=values)
-    # Exact: float64 adds integers without error up to 2^53, and a sum that passed 2^53 stays above FIXED_POINT_ONE².
-    grid[~(_weighted_squares(grid, copies, layout) <= clip_norm * clip_norm)] = 0.0
-""",
+        "    values *= (FIXED_POINT_ONE * _MARGIN / np.maximum(norms * (FIXED_POINT_ONE / "
+        "max(clip_norm, 1)), 1.0))[:, None]\n"
+        "    grid = np.trunc(values, out=values)\n"
+        "    # Exact: float64 adds integers without error up to 2^53, and a sum that passed 2^53 stays "
+        "above FIXED_POINT_ONE².\n"
+        "    grid[~(_weighted_squares(grid, copies, layout) <= clip_norm * clip_norm)] = 0.0\n",
         """    values *= FIXED_POINT_ONE
     grid = np.trunc(values, out=values)
 """,
         "clip",
-        "A record's contribution keeps its own norm, so the sum has no bounded sensitivity and σ is in units of nothing.",
+        "A record's contribution keeps its own norm, so the sum has no bounded sensitivity and σ is in "
+        "units of nothing.",
         (_CLIPPING + "test_neighbours_differ_by_at_most_the_grid",),
     ),
     Mutant(
         "norm-ignores-copies",
         CLIPPING,
-        "        total += copies[:, index] * np.einsum(\"ij,ij->i\", part, part)",
-        "        total += (copies[:, index] > 0) * np.einsum(\"ij,ij->i\", part, part)",
+        '        total += copies[:, index] * np.einsum("ij,ij->i", part, part)',
+        '        total += (copies[:, index] > 0) * np.einsum("ij,ij->i", part, part)',
         "clip",
         "A record in k overlapping groups is added k times and counted once: the sum's sensitivity is √k.",
         (_CLIPPING + "test_overlapping_groups_count_as_often_as_they_are_added",),
@@ -88,8 +90,8 @@ SUMS = (
         (
             Edit(
                 CLIPPING,
-                "    values[~(np.einsum(\"ij,ij->i\", values, values) <= bound * bound)] = 0.0  # exact, and never so",
-                "    values[np.einsum(\"ij,ij->i\", values, values) > bound * bound] = 0.0",
+                '    values[~(np.einsum("ij,ij->i", values, values) <= bound * bound)] = 0.0  # exact, and never so',
+                '    values[np.einsum("ij,ij->i", values, values) > bound * bound] = 0.0',
             ),
         ),
     ),
@@ -99,7 +101,8 @@ SUMS = (
         "        grid[odd] = 0.0\n",
         "",
         "poisoned record",
-        "A record with a NaN in its outer product still adds its plain part, count included, where the promise is exactly "
+        "A record with a NaN in its outer product still adds its plain part, count included, where the "
+        "promise is exactly "
         "nothing: an audit's NaN canaries would be told from chance.",
         (_CLIPPING + "test_one_odd_number_takes_out_all_of_its_record_and_nothing_else",),
     ),
@@ -109,7 +112,8 @@ SUMS = (
         "    return (torch.from_numpy(left).T @ torch.from_numpy(right)).numpy().astype(np.int64)",
         "    return (torch.from_numpy(left).float().T @ torch.from_numpy(right).float()).numpy().astype(np.int64)",
         "rounding",
-        "Sums of products round beyond 2^24, so one record more can change how all others were rounded: the sensitivity "
+        "Sums of products round beyond 2^24, so one record more can change how all others were "
+        "rounded: the sensitivity "
         "is that of the rounding, not of the record.",
         (_CLIPPING + "test_many_records_of_the_largest_entries_add_up_exactly",),
     ),
@@ -176,7 +180,8 @@ SUMS = (
         "Layout((*short, *layout.products)))[0]",
         "Layout(tuple(short)))[0]",
         "clip",
-        "One-hot rows are clipped to norm 1 although pairs have a share of it: a record has norm √(1 + share) together.",
+        "One-hot rows are clipped to norm 1 although pairs have a share of it: a record has norm √(1 + "
+        "share) together.",
         (_COUNTING + "test_blocks_and_order_leave_no_trace_and_a_record_has_norm_1_at_most",),
     ),
     Mutant(
@@ -226,7 +231,8 @@ SUMS = (
         "        return squared.clamp_min(0.0) + rounding, products.amax(1), factors.amax(1)",
         "        return squared.clamp_min(0.0) + 0.0 * rounding, products.amax(1), factors.amax(1)",
         "rounding",
-        "A norm of terms that cancel is computed with an error of the terms' size: what the float says is 1 may be more.",
+        "A norm of terms that cancel is computed with an error of the terms' size: what the float says "
+        "is 1 may be more.",
         (_FACTORED + "test_a_norm_that_cancels_is_not_believed_beyond_its_rounding",),
     ),
     Mutant(
@@ -269,7 +275,7 @@ SUMS = (
         "fixed-batches-accounted-as-poisson",
         SAMPLING,
         "        self._not_added[poisson_sample(records, rate, entropy)] = True",
-        "        order = np.argsort(np.frombuffer(entropy.take(8 * records), dtype=\"<u8\"))\n"
+        '        order = np.argsort(np.frombuffer(entropy.take(8 * records), dtype="<u8"))\n'
         "        self._not_added[order[: math.ceil(rate * records)]] = True",
         "sampling",
         "Batches of a fixed size have another privacy curve than Poisson samples (a record that comes pushes another "
@@ -280,7 +286,8 @@ SUMS = (
         "sampled-more-often-than-stated",
         SAMPLING,
         "    return np.flatnonzero(words < np.uint64(math.floor(math.ldexp(rate, 64)))).astype(np.int64)",
-        "    return np.flatnonzero(words < np.uint64(math.floor(math.ldexp(min(1.0005 * rate, 0.9999), 64)))).astype(np.int64)",
+        "    return np.flatnonzero(words < np.uint64(math.floor(math.ldexp(min(1.0005 * rate, 0.9999), "
+        "64)))).astype(np.int64)",
         "sampling",
         "The true rate is a two-thousandth above the one that is accounted for: less amplification than claimed.",
         (_SAMPLING + "test_the_rate_is_met_to_the_last_bit",),
@@ -288,9 +295,9 @@ SUMS = (
     Mutant(
         "a-rate-rounded-up",
         SAMPLING,
-        "    words = np.frombuffer(entropy.take(8 * records), dtype=\"<u8\")\n"
+        '    words = np.frombuffer(entropy.take(8 * records), dtype="<u8")\n'
         "    return np.flatnonzero(words < np.uint64(math.floor(math.ldexp(rate, 64)))).astype(np.int64)",
-        "    words = np.frombuffer(entropy.take(records), dtype=\"u1\")\n"
+        '    words = np.frombuffer(entropy.take(records), dtype="u1")\n'
         "    return np.flatnonzero(words < math.ceil(rate * 256)).astype(np.int64)",
         "sampling",
         "One random byte decides, so a rate of 0.001 becomes 1/256, four times what is accounted for.",
@@ -318,10 +325,11 @@ SUMS = (
     Mutant(
         "neighbours-share-a-draw",
         SAMPLING,
-        "    words = np.frombuffer(entropy.take(8 * records), dtype=\"<u8\")\n",
-        "    words = np.frombuffer(entropy.take(8 * (records // 2 + 1)), dtype=\"<u8\").repeat(2)[:records]\n",
+        '    words = np.frombuffer(entropy.take(8 * records), dtype="<u8")\n',
+        '    words = np.frombuffer(entropy.take(8 * (records // 2 + 1)), dtype="<u8").repeat(2)[:records]\n',
         "sampling",
-        "Two records are in or out together: one record's presence moves with another's, which Poisson accounting excludes.",
+        "Two records are in or out together: one record's presence moves with another's, which Poisson "
+        "accounting excludes.",
         (_SAMPLING + "test_membership_is_bernoulli_and_independent",),
     ),
     Mutant(

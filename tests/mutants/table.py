@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 COMMAND = "$ python -m tests.mutants --output docs/results/privacy-mutants.txt"
-_ROW = re.compile(r"^(?P<name>\S+) +(?P<kind>\S.*?) {2,}(?P<verdict>\S+) +(?P<seconds>\d+) +(?P<digest>\w{8}) +(?P<test>.*)$")
+_ROW = re.compile(
+    r"^(?P<name>\S+) +(?P<kind>\S.*?) {2,}(?P<verdict>\S+) +(?P<seconds>\d+) +(?P<digest>\w{8}) +(?P<test>.*)$"
+)
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class Row:
 
     def __str__(self) -> str:
         return (
-            f"{self.name:<44} {self.kind:<22}  {self.verdict:<8} {self.seconds:7.0f} {self.digest} {self.test}".rstrip()
+            f"{self.name:<52} {self.kind:<22}  {self.verdict:<8} {self.seconds:7.0f} {self.digest} {self.test}".rstrip()
         )
 
 
@@ -44,7 +46,7 @@ def text(rows: Iterable[Row], notes: Iterable[str] = ()) -> str:
         verdict: sum(row.verdict == verdict for row in rows) for verdict in ("caught", "SURVIVED", "BROKEN")
     }
     total = sum(row.seconds for row in rows)
-    head = f"{'mutant':<44} {'kind':<22}  {'verdict':<8} {'seconds':>7} {'of':<8} the first test that failed"
+    head = f"{'mutant':<52} {'kind':<22}  {'verdict':<8} {'seconds':>7} {'of':<8} the first test that failed"
     words = ", ".join(f"{count} {verdict.lower()}" for verdict, count in counted.items())
     end = f"{len(rows)} mutants in {total:.0f} s, one after the other: {words}"
     return "\n".join([COMMAND, head, *map(str, rows), end, *notes, ""])

@@ -104,7 +104,7 @@ class Copy:
         return _read(report, seconds)
 
     def _environment(self, more: Mapping[str, str]) -> dict[str, str]:
-        threads = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         return {**os.environ, **threads, "PYTHONPATH": str(self._packages), **more}
 
     def _write(self, path: Path, data: bytes) -> None:

@@ -137,7 +137,7 @@ def test_every_entry_names_the_one_before(path: Path) -> None:
 
 
 def test_an_entry_is_on_disk_before_anything_is_released(path: Path) -> None:
-    """SQLite waits for the disk, and for the folder of a journal that is gone: a power cut takes no reservation back."""
+    """SQLite waits for the disk, and for the folder of a journal that is gone: a power cut takes nothing back."""
     db = open_ledger(path)._db
     assert db.execute("PRAGMA synchronous").fetchone() == (3,)
     assert db.execute("PRAGMA journal_mode").fetchone() == ("delete",)

@@ -15,6 +15,7 @@ from dpdd.client.transport.installed_app import ATTEMPTS
 from dpdd.client.transport.node import Node, _Heard
 from dpdd.client.transport.retries import LONGEST_WAIT
 from dpdd.common.progress import Console
+from dpdd.common.wire.answer import Reason, Refusal
 from dpdd.common.wire.exchange import sign_request
 from dpdd.server.transport import streams
 from dpdd.v1.exchange_pb2 import RequestEnvelope
@@ -145,6 +146,20 @@ def test_a_failure_nobody_foresaw_is_trouble_and_the_next_request_is_heard(
             here.ask(silo, request=second)
             until(lambda: (row := here.queue.row(second.id, "north")) and row.state != "asked")
         assert entries(silo)[:3] == ["open", "reserve", "commit"]
+
+
+def test_what_the_coordinator_did_not_sign_is_neither_answered_nor_paid(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[Refusal] = []
+    monkeypatch.setattr(node, "_send_refusal", said.append)
+    monkeypatch.setattr(node, "_send_release", lambda *_: pytest.fail("a release leaves"))
+    monkeypatch.setattr(node, "_report_failure", lambda *_: pytest.fail("the request was tried"))
+    request = make_request()
+    before = entries(node._silo)
+    node._handle(request.id, request.encode(), signed=False)
+    assert [(refusal.request_id, refusal.reason) for refusal in said] == [(request.id, Reason.WRONG_COORDINATOR)]
+    assert entries(node._silo) == before and node._silo.outbox.ids() == []
 
 
 def test_something_that_is_not_a_request_does_not_stop_the_node(

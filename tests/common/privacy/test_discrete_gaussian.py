@@ -22,6 +22,7 @@ from scipy import stats
 
 from dpdd.common.privacy import discrete_gaussian as dg
 from dpdd.common.privacy.entropy import SeededEntropy, SystemEntropy
+from tests.common.privacy.scripted import Scripted
 
 ALARM = 1e-7
 SCALES = [1.0, 4.0, 100.0, 2.0**18, 2.0**20, 2.0**23]
@@ -275,24 +276,6 @@ def test_no_residue_is_preferred(scale: float) -> None:
 
 
 # The machinery of a draw
-
-
-class Scripted:
-    """Entropy that plays back what a test wrote down."""
-
-    releasable = False
-
-    def __init__(self, *words: int) -> None:
-        self._bytes = b"".join(word.to_bytes(8, "little") for word in words)
-
-    def take(self, count: int) -> bytes:
-        taken, self._bytes = self._bytes[:count], self._bytes[count:]
-        assert len(taken) == count
-        return taken
-
-    @property
-    def spent(self) -> bool:
-        return not self._bytes
 
 
 @pytest.mark.parametrize("scale", [0.05, 1.0, 4.0, 300.0])

@@ -23,8 +23,8 @@ def test_each_call_has_a_whole_key_of_the_systems(monkeypatch: pytest.MonkeyPatc
     entropy, given = SystemEntropy(), []
     for _ in range(3):
         given.append(entropy.take(100))
+        assert [len(each) for each in drawn[-2:]] == [32, 16], "256 bits of key, and a counter that begins anywhere"
         key, nonce = drawn[-2:]
-        assert (len(key), len(nonce)) == (32, 16), "256 bits of key, and a counter that begins anywhere"
         assert given[-1] == Cipher(algorithms.AES(key), modes.CTR(nonce)).encryptor().update(bytes(100))
     assert len(drawn) == 6 and len(set(given)) == 3
 
@@ -46,4 +46,6 @@ def test_the_system_is_asked_even_where_python_was_seeded(monkeypatch: pytest.Mo
 def test_a_seed_repeats_and_goes_on() -> None:
     one, other = SeededEntropy(3, "north"), SeededEntropy(3, "north")
     assert one.take(16) + one.take(16) == other.take(32)
-    assert SeededEntropy(3, "south").take(16) != SeededEntropy(3, "north").take(16) != SeededEntropy(4, "north").take(16)
+    assert (
+        SeededEntropy(3, "south").take(16) != SeededEntropy(3, "north").take(16) != SeededEntropy(4, "north").take(16)
+    )

@@ -236,7 +236,7 @@ def test_what_is_longer_than_its_bound_adds_nothing(share: float, monkeypatch: p
 
 
 def test_a_basis_of_few_digits_is_longer_than_1_and_counted_so() -> None:
-    """In whole numbers V is not orthonormal any more: along its longest direction a contribution is √λ times as long."""
+    """In whole numbers V is not orthonormal any more: along its longest direction contributions are √λ as long."""
     basis = Basis.of(rows(200, 60))
     values, vectors = torch.linalg.eigh(basis.rows @ basis.rows.T)
     assert float(values[-1]) > 1.01 * 4.0**basis.bits, "else there is nothing to count"

@@ -14,6 +14,7 @@ from dpdd.common.privacy.entropy import SeededEntropy, SystemEntropy
 from dpdd.common.privacy.events import Gaussian, NonPrivate, PoissonGaussian
 from dpdd.common.privacy.privatise import privatise
 from dpdd.common.privacy.sampling import SampledSum, poisson_sample, sampled_event
+from tests.common.privacy.scripted import Scripted
 
 
 def rate_matches(sampled: int, trials: int, rate: float) -> bool:
@@ -29,27 +30,13 @@ def test_the_rate_is_right_and_others_are_rejected(rate: float) -> None:
     assert not rate_matches(sampled, 1_000_000, min(1.1 * rate, 0.999))
 
 
-class Words:
-    """Entropy that gives these 64-bit words."""
-
-    releasable = False
-
-    def __init__(self, *words: int) -> None:
-        self._bytes = b"".join(word.to_bytes(8, "little") for word in words)
-
-    def take(self, count: int) -> bytes:
-        taken, self._bytes = self._bytes[:count], self._bytes[count:]
-        assert len(taken) == count
-        return taken
-
-
 @pytest.mark.parametrize("rate", [1e-6, 50 / 6000, 1 / 3, 0.5, 0.999])
 def test_the_rate_is_met_to_the_last_bit(rate: float) -> None:
-    """As many of the 2^64 words as are at most this share of them make a member, and each word decides for one record."""
+    """As many of the 2^64 words as this share of them make a member, and each word decides for one record."""
     most = int(Fraction(rate) * 2**64)
     words = (most - 1, most, 0, (1 << 64) - 1, most + 1, most - 1)
-    assert poisson_sample(6, rate, Words(*words)).tolist() == [0, 2, 5]
-    total = SampledSum(LAYOUT, rate, 6, Words(*words))
+    assert poisson_sample(6, rate, Scripted(*words)).tolist() == [0, 2, 5]
+    total = SampledSum(LAYOUT, rate, 6, Scripted(*words))
     assert total.members.tolist() == [0, 2, 5] and not total.releasable
 
 
