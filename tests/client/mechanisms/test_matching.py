@@ -749,7 +749,7 @@ def test_what_a_coordinator_makes_of_auto_is_one_number_that_silos_accept() -> N
     assert isinstance(dimensions, int) and 1 <= dimensions <= 10
     for request in asked_of:
         chosen = METHODS["dosser"].settings(request.settings)
-        assert isinstance(chosen, MethodSettings) and chosen.model_dump(mode="json") == request.settings
+        assert isinstance(chosen, MethodSettings) and chosen.on_wire() == request.settings
         assert query("dosser").plan(request, chosen).coordinates == 3 * 10 * (dimensions + 1)
 
 
