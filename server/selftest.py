@@ -195,8 +195,7 @@ def matching_work(data: LabelledImages, size: Size) -> Work:
         ]
     counts = np.bincount(data.labels, minlength=len(classes)).astype(np.float64)[:, None]
     sums = torch.stack(means).double().numpy() * counts * math.sqrt(1.0 - settings.count_share**2)
-    weight = matching.count_weight(settings, matching.matching_stage(settings))
-    assert weight is not None  # the matching stage counts
+    weight = matching.signal_count_weight(settings)
     released = {"signal": sums.reshape(settings.draws * len(classes), -1), "count": weight * counts}
     how = MatchingSynthesis(steps=size.matching, classes_per_batch=len(classes))
     statistics = Statistics(released, 0.0, 1)

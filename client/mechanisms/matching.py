@@ -35,13 +35,8 @@ from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.matching.planning import BATCH
 from dpdd.common.methods.matching.settings import COUNT, SIGNAL, MethodSettings
 from dpdd.common.methods.matching.signals import Draw, Signals
-from dpdd.common.methods.matching.specification import (
-    auxiliary,
-    draw_layout,
-    generator_of,
-    matching_stage,
-    signals,
-)
+from dpdd.common.methods.matching.specification import auxiliary, draw_layout, signals
+from dpdd.common.methods.matching.stages import generator_of, matching_stage
 from dpdd.common.methods.plan import Plan
 from dpdd.common.privacy.entropy import Entropy
 from dpdd.common.privacy.events import Gaussian, NonPrivate, PoissonGaussian

@@ -54,7 +54,7 @@ def curves(
     measured_curves = []
     for index, ((epsilon, delta), noise) in enumerate(zip(budgets, noises, strict=True)):
         predicted = subspace.predict(signals.spectrum(0), noise, settings.rate * settings.records_per_class)
-        picked = specification.resolve(settings, run, epsilon, delta).dimensions
+        picked = specification.with_dimensions(settings, run, epsilon, delta).dimensions
         assert isinstance(picked, int)
         *measured, plain = errors[index].tolist()
         at_sizes = tuple(float(predicted[size - 1]) for size in sizes)

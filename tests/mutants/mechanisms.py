@@ -24,8 +24,8 @@ MECHANISMS = (
     Mutant(
         "batches-of-any-size",
         BASE,
-        "        rows, factors = contributions(*padded(features, labels, batch))\n        kept",
-        "        rows, factors = contributions(features, labels)\n        kept",
+        "        rows, factors = contributions(*padded(features, labels, batch))\n        total",
+        "        rows, factors = contributions(features, labels)\n        total",
         "sensitivity",
         "Matrix products round differently by the size of a batch: one record more changes the last bits of others'.",
         ("tests/client/mechanisms/test_base.py::test_every_batch_has_the_same_shape",),
@@ -53,9 +53,9 @@ MECHANISMS = (
     Mutant(
         "centred-on-the-private-mean",
         "client/mechanisms/sps.py",
-        "                vectors, embedding = spec.measure(torch.from_numpy(images), centre)",
+        "                return spec.look(torch.from_numpy(images)).numpy()",
         "                mean = torch.from_numpy(records.read(slice(0, 4096)).mean(axis=0))\n"
-        "                vectors, embedding = spec.measure(torch.from_numpy(images) - mean, centre)",
+        "                return spec.look(torch.from_numpy(images) - mean).numpy()",
         "private normalisation",
         "The mean image is taken off every image: one record moves it, and with it everybody's statistics.",
         (_CONTRACT + "[neighbours-sps]",),
@@ -84,10 +84,10 @@ MECHANISMS = (
     Mutant(
         "exact-counts-beside-noisy-sums",
         "client/mechanisms/sps.py",
-        "        return privatised_sum(records, spec.layout, contributions, plan, entropy, progress)",
+        "        return privatised_sum(records, spec.layout, contributions, plan, entropy, progress, embedding=embedding)",
         "        counts = np.bincount(records.labels, minlength=len(request.classes))[:, None]\n"
         "        weighed = np.rint(settings.count_weight * counts * 2.0**20).astype(np.int64)\n"
-        "        noisy = privatised_sum(records, spec.layout, contributions, plan, entropy, progress)\n"
+        "        noisy = privatised_sum(records, spec.layout, contributions, plan, entropy, progress, embedding=embedding)\n"
         '        return noisy.post_process(lambda arrays: {**arrays, "count": weighed})',
         "noise left out",
         "Class counts are put into the release after the noise, which is no post-processing: they come from records.",
@@ -96,8 +96,8 @@ MECHANISMS = (
     Mutant(
         "means-by-the-exact-number-of-records",
         "client/mechanisms/private_evolution.py",
-        "    return privatised_sum(records, sums, contributions, plan, entropy, progress, batch=BATCH)",
-        "    noisy = privatised_sum(records, sums, contributions, plan, entropy, progress, batch=BATCH)\n"
+        "    return privatised_sum(records, sums, contributions, plan, entropy, progress, batch=BATCH, embedding=kept)",
+        "    noisy = privatised_sum(records, sums, contributions, plan, entropy, progress, batch=BATCH, embedding=kept)\n"
         "    return noisy.post_process(\n"
         "        lambda arrays: {name: array // max(len(records) // 4, 1) for name, array in arrays.items()}\n"
         "    )",
@@ -256,9 +256,9 @@ MECHANISMS = (
     Mutant(
         "an-error-for-an-empty-silo",
         BASE,
-        "    total = ClippedSum(layout)\n    if not independent",
+        "    total = ClippedSum(layout)\n\n    def from_records",
         "    total = ClippedSum(layout)\n    if not len(records):\n"
-        '        raise ValueError("there are no records")\n    if not independent',
+        '        raise ValueError("there are no records")\n\n    def from_records',
         "leak by failing",
         "A silo with no record fails and one with a single record answers: these are neighbours.",
         (_CONTRACT + "[small_silos-dp-merf]",),

@@ -104,9 +104,9 @@ class DPGENG(Method[MethodSettings, SynthesisSettings], family="dp_geng"):
 
     def public_models(self, settings: MethodSettings) -> tuple[str, ...]:
         """The generator's."""
-        from dpdd.common.methods.dp_geng.generators import Generator
+        from dpdd.common.methods.dp_geng.specification import generator_of
 
-        generator = Generator.of(settings)
+        generator = generator_of(settings)
         return generator.method.public_models(generator.settings)
 
     def working_memory(self, settings: MethodSettings, run: RunDescription, stage: int) -> int:

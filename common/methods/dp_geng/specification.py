@@ -101,7 +101,7 @@ def layout(settings: MethodSettings, run: RunDescription, stage: int) -> Layout:
             generator = generator_of(settings)
             return generator.method.layout(generator.settings, run, stage)
         case "matching":
-            return matching_specification.layout(matching_settings(settings), run, 0)
+            return matching_specification.signal_layout(matching_settings(settings), run)
         case "expert":
             return expert_layout(settings, run)
 
@@ -113,7 +113,7 @@ def count_weight(settings: MethodSettings, stage: int) -> float | None:
             generator = generator_of(settings)
             return generator.method.count_weight(generator.settings, stage)
         case "matching":
-            return matching_specification.count_weight(matching_settings(settings), 0)
+            return matching_specification.signal_count_weight(matching_settings(settings))
         case "expert":
             return settings.count_share * settings.expert_rate * math.sqrt(settings.expert_steps)
 

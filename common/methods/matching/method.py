@@ -54,9 +54,9 @@ class Matching(Method[MethodSettings, SynthesisSettings], family="matching"):
 
     def resolve(self, settings: MethodSettings, run: RunDescription, epsilon: float, delta: float) -> MethodSettings:
         """The settings with the number of dimensions that has the least predicted error."""
-        from dpdd.common.methods.matching import specification
+        from dpdd.common.methods.matching import stages
 
-        return specification.resolve(settings, run, epsilon, delta)
+        return stages.resolve(settings, run, epsilon, delta)
 
     def check_budget(self, epsilon: float) -> None:
         """DM has no noise, so it is for simulations."""
@@ -65,15 +65,15 @@ class Matching(Method[MethodSettings, SynthesisSettings], family="matching"):
 
     def stages(self, settings: MethodSettings) -> int:
         """One, after those of the generator where auxiliary images are generated."""
-        from dpdd.common.methods.matching import specification
+        from dpdd.common.methods.matching import stages
 
-        return specification.stages(settings)
+        return stages.stages(settings)
 
     def layout(self, settings: MethodSettings, run: RunDescription, stage: int) -> Layout:
         """The released sums of a stage."""
-        from dpdd.common.methods.matching import specification
+        from dpdd.common.methods.matching import stages
 
-        return specification.layout(settings, run, stage)
+        return stages.layout(settings, run, stage)
 
     def plan(self, request: ReleaseRequest, settings: MethodSettings) -> Plan:
         """All draws as one release, after a generator's where auxiliary images are generated."""
@@ -85,13 +85,13 @@ class Matching(Method[MethodSettings, SynthesisSettings], family="matching"):
         self, statistics: Sequence[Statistics], settings: MethodSettings, run: RunDescription
     ) -> Mapping[str, NDArray]:
         """What a generator's next stage is asked with; at last, the auxiliary images that it makes."""
-        from dpdd.common.methods.matching import synthesis
+        from dpdd.common.methods.matching import stages
 
-        return synthesis.stage_input(statistics, settings, run)
+        return stages.stage_input(statistics, settings, run)
 
     def backbones(self, settings: MethodSettings) -> tuple[str, ...]:
         """The generator's."""
-        from dpdd.common.methods.matching.specification import generator_of
+        from dpdd.common.methods.matching.stages import generator_of
 
         if settings.auxiliary == "leaves":
             return ()
@@ -100,18 +100,27 @@ class Matching(Method[MethodSettings, SynthesisSettings], family="matching"):
 
     def public_datasets(self, settings: MethodSettings) -> tuple[str, ...]:
         """The generator's: a public pool, where it begins with one."""
-        from dpdd.common.methods.matching.specification import generator_of
+        from dpdd.common.methods.matching.stages import generator_of
 
         if settings.auxiliary == "leaves":
             return ()
         generator = generator_of(settings)
         return generator.method.public_datasets(generator.settings)
 
+    def public_models(self, settings: MethodSettings) -> tuple[str, ...]:
+        """The generator's."""
+        from dpdd.common.methods.matching.stages import generator_of
+
+        if settings.auxiliary == "leaves":
+            return ()
+        generator = generator_of(settings)
+        return generator.method.public_models(generator.settings)
+
     def count_weight(self, settings: MethodSettings, stage: int) -> float | None:
         """Counts of all draws, added up; the generator's, of its stages."""
-        from dpdd.common.methods.matching import specification
+        from dpdd.common.methods.matching import stages
 
-        return specification.count_weight(settings, stage)
+        return stages.count_weight(settings, stage)
 
     def working_memory(self, settings: MethodSettings, run: RunDescription, stage: int) -> int:
         """Networks with their subspaces, auxiliary images, a batch of records, and what all draws come to; before that,

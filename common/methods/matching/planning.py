@@ -10,15 +10,8 @@ from dpdd.common.errors import ConfigError
 from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.matching.settings import COUNT, SIGNAL, MethodSettings
 from dpdd.common.methods.matching.signals import FOR_A_NORM, MOST_FEATURES, kept_networks, network_bytes
-from dpdd.common.methods.matching.specification import (
-    check_shape,
-    draw_layout,
-    generator_of,
-    layout,
-    matching_stage,
-    signal_settings,
-    stage_input_shapes,
-)
+from dpdd.common.methods.matching.specification import check_shape, draw_layout, signal_settings, stage_input_shapes
+from dpdd.common.methods.matching.stages import generator_of, layout, matching_stage
 from dpdd.common.methods.plan import LEAST_NOISE, ArrayType, Plan
 from dpdd.common.models.random_net import feature_count
 from dpdd.common.privacy.accounting import Guarantee, calibrate, guarantee

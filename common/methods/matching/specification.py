@@ -1,4 +1,7 @@
-"""What the silos of a run measure: signals, their layout, the auxiliary images; all from the request alone."""
+"""What the silos of a run measure: signals, their layout, the auxiliary images; all from the request alone.
+
+Stages before it, where a generator makes the auxiliary images, are in `stages`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,6 @@ from numpy.typing import NDArray
 from dpdd.common.data.dead_leaves import dead_leaves
 from dpdd.common.errors import ConfigError
 from dpdd.common.methods.base import DataKind, RunDescription
-from dpdd.common.methods.generators import Generator
 from dpdd.common.methods.matching import subspace
 from dpdd.common.methods.matching.settings import COUNT, SIGNAL, MethodSettings
 from dpdd.common.methods.matching.signals import Signals, SignalSettings
@@ -21,36 +23,9 @@ from dpdd.common.privacy.sampling import sampled_event
 from dpdd.common.randomness import subseed
 
 
-def stages(settings: MethodSettings) -> int:
-    """One, after those of the generator where auxiliary images are generated."""
-    return matching_stage(settings) + 1
-
-
-def matching_stage(settings: MethodSettings) -> int:
-    """The number of the stage with the signals."""
-    return generator_of(settings).stages if settings.auxiliary == "generated" else 0
-
-
-def count_weight(settings: MethodSettings, stage: int) -> float | None:
-    """What a record weighs in the released counts.
-
-    Every draw has counts of its own. What is released is their sum over draws, divided by √draws so that its noise is
-    that of a draw; a record is in `rate` × `draws` of them.
-    """
-    if stage < matching_stage(settings):
-        generator = generator_of(settings)
-        return generator.method.count_weight(generator.settings, stage)
-    return signal_count_weight(settings)
-
-
 def signal_count_weight(settings: MethodSettings) -> float:
     """What a record weighs in the counts of all draws."""
     return settings.count_share * settings.rate * math.sqrt(settings.draws)
-
-
-def generator_of(settings: MethodSettings) -> Generator:
-    """Who makes the auxiliary images; ConfigError where the settings do not fit."""
-    return Generator.of(settings.generator, settings.generator_settings, settings.generator_synthesis)
 
 
 def signal_settings(settings: MethodSettings, run: RunDescription) -> SignalSettings:
@@ -80,11 +55,8 @@ def draw_layout(settings: MethodSettings, run: RunDescription) -> Layout:
     return Layout((class_segment(SIGNAL, length, classes), class_segment(COUNT, 1, classes)))
 
 
-def layout(settings: MethodSettings, run: RunDescription, stage: int) -> Layout:
-    """The released sums of a stage. Signals have a row per draw and class, the classes of a draw one after another."""
-    if stage < matching_stage(settings):
-        generator = generator_of(settings)
-        return generator.method.layout(generator.settings, run, stage)
+def signal_layout(settings: MethodSettings, run: RunDescription) -> Layout:
+    """The released sums of all draws: a row per draw and class, the classes of a draw one after another."""
     classes = len(run.classes)
     rows = tuple(tuple(range(label, settings.draws * classes, classes)) for label in range(classes))
     length = signal_settings(settings, run).length
@@ -97,15 +69,10 @@ def check_shape(settings: MethodSettings, run: RunDescription) -> None:
         raise ConfigError(f"networks of depth {settings.depth} are not for records of shape {run.shape}")
 
 
-def resolve(settings: MethodSettings, run: RunDescription, epsilon: float, delta: float) -> MethodSettings:
+def with_dimensions(settings: MethodSettings, run: RunDescription, epsilon: float, delta: float) -> MethodSettings:
     """The settings with the number of dimensions that has the least predicted error, and the arithmetic of new
     requests; no record is involved.
     """
-    check_shape(settings, run)
-    if settings.auxiliary == "generated" and settings.generator != "dp-merf":
-        generator = generator_of(settings)
-        own = generator.method.resolve(generator.settings, run, epsilon, delta)
-        settings = settings.model_copy(update={"generator_settings": own.on_wire()})
     if settings.dimensions == "auto" and settings.signal == "gradients":
         return settings.model_copy(update={"dimensions": 0})
     if settings.dimensions and settings.subspace_arithmetic is None:

@@ -7,7 +7,7 @@ step per draw, each used once.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 
@@ -23,13 +23,7 @@ from dpdd.common.methods.matching.pieces import expand, expanded_set
 from dpdd.common.methods.matching.schedule import draw_order, fingerprint_of, grid_of
 from dpdd.common.methods.matching.settings import COUNT, SIGNAL, MethodSettings, SynthesisSettings
 from dpdd.common.methods.matching.signals import Signals
-from dpdd.common.methods.matching.specification import (
-    auxiliary,
-    generator_of,
-    matching_stage,
-    signal_count_weight,
-    signals,
-)
+from dpdd.common.methods.matching.specification import auxiliary, signal_count_weight, signals
 from dpdd.common.randomness import subseed
 from dpdd.common.synthesis.image_pyramid import ImagePyramid, outside, roughness
 from dpdd.common.synthesis.labelled_set import LabelledSet
@@ -39,17 +33,6 @@ from dpdd.common.synthesis.statistics import Statistics, lost_in_noise
 IMAGES_TOGETHER = 50
 """In one forward pass, where settings leave it open: activations of twice as many no longer fit into a cache, and take
 1.4 times as long for each (width 64)."""
-
-
-def stage_input(
-    statistics: Sequence[Statistics], settings: MethodSettings, run: RunDescription
-) -> Mapping[str, NDArray]:
-    """What the next stage is asked with: the generator's own; auxiliary images, made of its noisy sums."""
-    generator = generator_of(settings)
-    if len(statistics) < matching_stage(settings):
-        return generator.stage_input(statistics, run)
-    generated = generator.images(statistics, math.ceil(settings.auxiliary_images / len(run.classes)), run)
-    return {"images": generated.images, "labels": generated.labels}
 
 
 def targets(statistics: Statistics, settings: MethodSettings, classes: int) -> tuple[Tensor, NDArray[np.bool_]]:

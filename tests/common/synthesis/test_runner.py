@@ -366,7 +366,7 @@ def test_one_process_for_each_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_moved_is_a_copy_that_measures_alike(statistics: list[Statistics], method: MethodSettings) -> None:
     task = ImageTask(statistics, method, FAST, RUN, 4)
-    looks, moment_loss = task._goals
+    looks, moment_loss = task.goals
     (spec, wanted), ((there, goals),), like = looks[0], *moved((looks, moment_loss), torch.device("cpu"))
     assert (
         there.network is not spec.network and like is not moment_loss and like is not None and moment_loss is not None

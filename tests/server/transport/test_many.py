@@ -25,7 +25,7 @@ from tests.client.transport.bench_upload import Server, measure
 from tests.server.transport.worlds import big_release, big_request, signed
 
 SILOS = 200
-WAVES = 3
+WAVES = 5
 SIZE = 1_000_000
 
 

@@ -13,17 +13,8 @@ from dpdd.common.errors import ConfigError
 from dpdd.common.methods.dp_merf.settings import MethodSettings as DPMERFSettings
 from dpdd.common.methods.matching import subspace
 from dpdd.common.methods.matching.settings import MethodSettings
-from dpdd.common.methods.matching.specification import (
-    auxiliary,
-    count_weight,
-    draw_layout,
-    generator_of,
-    layout,
-    matching_stage,
-    resolve,
-    signals,
-    stages,
-)
+from dpdd.common.methods.matching.specification import auxiliary, draw_layout, signals
+from dpdd.common.methods.matching.stages import count_weight, generator_of, layout, matching_stage, resolve, stages
 from dpdd.common.methods.registry import method
 from dpdd.common.models.random_net import RandomNet
 from tests.common.methods.matching.small import RUN, SEED, settings_of

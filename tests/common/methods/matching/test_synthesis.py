@@ -15,14 +15,8 @@ from dpdd.common.data.dead_leaves import dead_leaves
 from dpdd.common.methods.matching.pieces import expand
 from dpdd.common.methods.matching.settings import MethodSettings, SynthesisSettings
 from dpdd.common.methods.matching.signals import Draw, clipped
-from dpdd.common.methods.matching.specification import (
-    auxiliary,
-    count_weight,
-    layout,
-    signal_settings,
-    signals,
-    stage_input_shapes,
-)
+from dpdd.common.methods.matching.specification import auxiliary, signal_settings, signals, stage_input_shapes
+from dpdd.common.methods.matching.stages import count_weight, layout
 from dpdd.common.methods.matching.synthesis import MatchTask, synthesise, targets
 from dpdd.common.methods.registry import method
 from dpdd.common.synthesis.labelled_set import LabelledSet
