@@ -84,10 +84,12 @@ MECHANISMS = (
     Mutant(
         "exact-counts-beside-noisy-sums",
         "client/mechanisms/sps.py",
-        "        return privatised_sum(records, spec.layout, contributions, plan, entropy, progress, embedding=embedding)",
+        "        return privatised_sum(records, spec.layout, contributions, plan, "
+        "entropy, progress, embedding=embedding)",
         "        counts = np.bincount(records.labels, minlength=len(request.classes))[:, None]\n"
         "        weighed = np.rint(settings.count_weight * counts * 2.0**20).astype(np.int64)\n"
-        "        noisy = privatised_sum(records, spec.layout, contributions, plan, entropy, progress, embedding=embedding)\n"
+        "        noisy = privatised_sum(records, spec.layout, contributions, plan, "
+        "entropy, progress, embedding=embedding)\n"
         '        return noisy.post_process(lambda arrays: {**arrays, "count": weighed})',
         "noise left out",
         "Class counts are put into the release after the noise, which is no post-processing: they come from records.",
@@ -97,7 +99,8 @@ MECHANISMS = (
         "means-by-the-exact-number-of-records",
         "client/mechanisms/private_evolution.py",
         "    return privatised_sum(records, sums, contributions, plan, entropy, progress, batch=BATCH, embedding=kept)",
-        "    noisy = privatised_sum(records, sums, contributions, plan, entropy, progress, batch=BATCH, embedding=kept)\n"
+        "    noisy = privatised_sum(records, sums, contributions, plan, entropy, progress, "
+        "batch=BATCH, embedding=kept)\n"
         "    return noisy.post_process(\n"
         "        lambda arrays: {name: array // max(len(records) // 4, 1) for name, array in arrays.items()}\n"
         "    )",

@@ -181,7 +181,7 @@ def test_dp_sgd_learns_and_keeps_its_time(weights: str) -> None:
     assert ended == 1
 
 
-@pytest.mark.parametrize("share", [0.05, 0.9])
+@pytest.mark.parametrize("share", [pytest.param(0.05, marks=pytest.mark.slow), 0.9])
 def test_both_parts_of_fine_tuning_cost_the_budget_together(share: float) -> None:
     settings = private_finetune.FineTuneSettings(share=share, batch=500, head=LogisticSettings(steps=20))
     noise = private_finetune.planned(5000, 5, settings, 1.0, 1e-5)

@@ -16,6 +16,7 @@ from dpdd.common.data import formats
 from dpdd.common.data.formats import Intake
 from dpdd.common.data.made_patients import SCHEMA, rows
 from dpdd.common.errors import ConfigError
+from dpdd.common.models import backbone
 from dpdd.common.progress import Console
 from dpdd.common.synthesis.labelled_set import LabelledSet
 from dpdd.scenarios.examples import command, hospitals
@@ -46,7 +47,8 @@ QUICK = {"features": "48", "steps": "20", "images_per_class": "4", "augmentation
 
 def test_colour_images_of_many_sizes_in_four_classes(tmp_path: Path) -> None:
     smaller = {**QUICK, "images_per_class": "2", "batch_per_class": "4", "steps": "4"}
-    metrics = run("colour-folders", tmp_path, 0.2, **smaller)
+    backbone.load("scattering-3x64x64")  # made once, and not by four processes at the same time
+    metrics = run("colour-folders", tmp_path, 0.5, **smaller)
     product = LabelledSet.load(tmp_path / "colour-folders" / "run" / "dataset")
     assert product.images.shape == (8, 3, 64, 64) and product.classes == ("benign", "cracked", "folded", "torn")
     assert {row["silo"] for row in metrics["privacy"]} == set(SILOS)

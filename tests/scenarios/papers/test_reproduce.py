@@ -160,6 +160,7 @@ def test_every_cell_of_dp_kips_tables_is_there() -> None:
     assert {len(rows) for rows in kip_tables.TABLE_4.values()} == {6}
 
 
+@pytest.mark.usefixtures("few_test_records")
 def test_dp_cda_has_the_honest_epsilon_beside_the_claimed_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -34,7 +34,7 @@ TRAINERS = pytest.mark.parametrize("train", [dd_resnets, dd_densenets])
 Trainer = Callable[[LabelledSet, LearnerSettings, int], list[Classifier]]
 
 
-@TRAINERS
+@pytest.mark.parametrize("train", [dd_resnets, pytest.param(dd_densenets, marks=pytest.mark.slow)])
 def test_a_network_learns_from_right_labels_only(train: Trainer) -> None:
     images, labels = pictures(np.arange(12) % 3, 1)
     test = LabelledImages(*pictures(np.arange(30) % 3, 2), CLASSES)
