@@ -30,17 +30,8 @@ from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.matching import planning, synthesis
 from dpdd.common.methods.matching.settings import MethodSettings
 from dpdd.common.methods.matching.signals import MOST_FEATURES, Signals, clipped
-from dpdd.common.methods.matching.specification import (
-    auxiliary,
-    count_weight,
-    generator_of,
-    layout,
-    resolve,
-    signal_settings,
-    signals,
-    stage_input_shapes,
-    stages,
-)
+from dpdd.common.methods.matching.specification import auxiliary, signal_settings, signals, stage_input_shapes
+from dpdd.common.methods.matching.stages import count_weight, generator_of, layout, resolve, stages
 from dpdd.common.methods.plan import Plan
 from dpdd.common.methods.private_evolution.specification import population_shape
 from dpdd.common.methods.registry import METHODS, query

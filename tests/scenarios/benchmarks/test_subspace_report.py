@@ -16,7 +16,7 @@ from dpdd.common.data.labelled_images import LabelledImages
 from dpdd.common.methods.base import RunDescription
 from dpdd.common.methods.matching import subspace
 from dpdd.common.methods.matching.settings import MethodSettings
-from dpdd.common.methods.matching.specification import resolve
+from dpdd.common.methods.matching.stages import resolve
 from dpdd.common.methods.matching.subspace import Subspace
 from dpdd.scenarios.benchmarks import subspace_errors, subspace_report
 from tests.scenarios.small_images import stripes
