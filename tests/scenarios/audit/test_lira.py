@@ -13,6 +13,7 @@ from dpdd.scenarios.audit.lira import LiraSetting, attacked, likelihood_ratios
 from dpdd.scenarios.audit.roc import as_svg, roc
 
 
+@pytest.mark.slow
 def test_the_attack_works_without_noise_and_is_chance_at_epsilon_one() -> None:
     setting = LiraSetting(worlds=20, candidates=40, mixtures=12)
     open_, private = attacked(setting, math.inf), attacked(setting, 1.0)
