@@ -21,7 +21,7 @@ class SynthesisSettings(Settings):
     """How the generator is trained; may change without asking the silos again.
 
     Training is unstable where noise is strong: at this `learning_rate` it made one grey image of everything on MNIST at
-    ε = 0.5 with 500 features, and 0.002 did not. Where the default does train, 0.002 was worse in the one run that we made.
+    ε = 0.5 with 500 features, and 0.002 did not. Where the default does train, 0.002 was worse (one run).
     """
 
     steps: Annotated[int, Field(ge=1, le=100_000)] = 1000
